@@ -105,13 +105,13 @@ async def run_composition(
         for server in (redis, *other_servers):
             await keyspace.prepare(server)
         more = await prepare(redis) if prepare else {}
-        with ProcessGroup(directory, write=output.append) as composition:
+        async with ProcessGroup(directory, write=output.append) as composition:
             for name, given in (process_variables or {}).items():
                 words = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in given.items())
                 composition.commands[name] = f"export {words}; {composition.commands[name]}"
-            composition.start(environ | {"REDIS": url} | variables | dict(more))
+            await composition.start(environ | {"REDIS": url} | variables | dict(more))
             await carry(redis, composition)
-            await asyncio.to_thread(composition.stop)
+            await composition.stop()
         outcome = await evaluate(redis, composition.statuses)
     if outcome.differences:
         for line in output:
@@ -139,7 +139,6 @@ async def until_through(composition: ProcessGroup, take_snapshot: Callable[[], A
             seen, since = snapshot.counts, time.monotonic()
         if not snapshot.waiting and (snapshot.through or time.monotonic() - since > STANDSTILL_SECONDS):
             return
-        composition.poll()
         await asyncio.sleep(0.02)
 
 

@@ -4,10 +4,9 @@ import asyncio
 import os
 import signal
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,21 +29,19 @@ STALE_SECONDS: Final = 1.0
 """Seconds in which a request is answered with 503 while the server is away: at once, on a machine that is busy."""
 
 
-@contextmanager
-def composition(bed: Testbed) -> Iterator[tuple[ProcessGroup, int]]:
+@asynccontextmanager
+async def composition(bed: Testbed) -> AsyncIterator[tuple[ProcessGroup, int]]:
     """Run compose/web until it serves a page; yield it and its port."""
     port = free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTING_PREFIXES)}
     here = Path.cwd()
     os.chdir(ROOT)
     try:
-        with (
-            bed.log.open("a") as log,
-            ProcessGroup(WEB, write=lambda line: print(line.data.decode(), file=log)) as processes,
-        ):
-            processes.start({**kept, "REDIS": bed.url, "HIMPORTER_LISTEN_PORT": str(port)})
-            until(partial(_serves, port))
-            yield processes, port
+        with bed.log.open("a") as log:
+            async with ProcessGroup(WEB, write=lambda line: print(line.data.decode(), file=log)) as processes:
+                await processes.start({**kept, "REDIS": bed.url, "HIMPORTER_LISTEN_PORT": str(port)})
+                await asyncio.to_thread(until, partial(_serves, port))
+                yield processes, port
     finally:
         os.chdir(here)
 
@@ -61,44 +58,43 @@ def whole(bed: Testbed, rounds: int, seconds: int) -> Figure:
     name = f"compose/web, a page, {CONNECTIONS} connections, requests a second / himporter alone"
     if missing := without_wrk():
         return Figure(name, "x", [], 0.4, at_least=True, missing=missing)
-    pairs = []
-    with ExitStack() as stack:
-        _, port = stack.enter_context(composition(bed))
-        _, alone = stack.enter_context(himporter(bed))
-        stack.enter_context(echo_worker(bed))
-        for _ in range(rounds + 1):
-            page = wrk(f"http://127.0.0.1:{port}/{PAGE}", seconds).requests
-            pairs.append((page, wrk(alone, seconds).requests))
+    pairs = asyncio.run(_pairs(bed, rounds, seconds))
     ours, theirs = (statistics.median(each) for each in zip(*pairs[1:], strict=True))
     note = f"{ours / 1000:,.2f} k/s against {theirs / 1000:,.2f} k/s"
     return Figure(name, "x", [one / other for one, other in pairs[1:]], 0.4, at_least=True, note=note)
 
 
+async def _pairs(bed: Testbed, rounds: int, seconds: int) -> list[tuple[float, float]]:
+    """Return the requests a second of both, in turns; the first turn warms up."""
+    pairs = []
+    async with composition(bed) as (_, port):
+        with himporter(bed) as (_, alone), echo_worker(bed):
+            for _ in range(rounds + 1):
+                page = await asyncio.to_thread(wrk, f"http://127.0.0.1:{port}/{PAGE}", seconds)
+                pairs.append((page.requests, (await asyncio.to_thread(wrk, alone, seconds)).requests))
+    return pairs
+
+
 def ends(bed: Testbed, seconds: float) -> Figure:
     """Count idempotent requests that fail under a load in which an importer stops and a worker is killed."""
-    with composition(bed) as (processes, port):
-
-        def break_two() -> None:
-            processes.kill("importer-one", signal.SIGTERM)
-            time.sleep(seconds / 3)
-            processes.kill("worker-1")
-
-        found = _load(port, seconds, break_two, seconds / 3)
+    found = asyncio.run(_break_two(bed, seconds))
     load = f"{REQUESTS_A_SECOND} requests a second for {seconds:g} s"
     name = f"compose/web, {load}, SIGTERM of an importer, kill -9 of a worker"
     slowest = f"{found.asked:,} requests, {found.again} asked again, slowest {found.slowest:.1f} s"
     return Figure(f"{name}: failed idempotent requests", "", [len(found.failed)], 0, note=slowest)
 
 
-def _load(port: int, seconds: float, act: Callable[[], None], after: float) -> Step:
-    """Send requests for ``seconds``; ``act`` in a thread after ``after`` seconds."""
-    load = Load("127.0.0.1", port, REQUESTS_A_SECOND)
-    load.begin("all")
-    timer = threading.Timer(after, act)
-    timer.start()
-    asyncio.run(load.run(seconds))
-    timer.join()
-    return load.steps[0]
+async def _break_two(bed: Testbed, seconds: float) -> Step:
+    async with composition(bed) as (processes, port):
+        load = Load("127.0.0.1", port, REQUESTS_A_SECOND)
+        load.begin("all")
+        running = asyncio.create_task(load.run(seconds))
+        await asyncio.sleep(seconds / 3)
+        await processes.kill("importer-one", signal.SIGTERM)
+        await asyncio.sleep(seconds / 3)
+        await processes.kill("worker-1")
+        await running
+        return load.steps[0]
 
 
 def away(bed: Testbed, seconds: float) -> list[Figure]:

@@ -124,12 +124,12 @@ class _Demo:
         try:
             await self._push_at([other for other in self._sites if other is not site], self._pushed[site.name] + BATCH)
             await self._until(lambda: self._has_in_hand(site))
-            pid = await asyncio.to_thread(self._composition.kill, site.name)
+            pid = await self._composition.kill(site.name)
             site.killed_with = site.counts().incoming
         finally:
             await site.redis.execute_command("CLIENT", "UNPAUSE")
         await KEYSPACE.expire_registration(site.redis, pid)
-        await asyncio.to_thread(self._composition.start_again, site.name)
+        await self._composition.start_again(site.name)
 
     async def _has_in_hand(self, site: Site) -> bool:
         return site.counts().incoming > 0
@@ -159,7 +159,6 @@ class _Demo:
         while time.monotonic() < until and len(self._composition.running) == len(self._composition.commands):
             if await condition():
                 return
-            self._composition.poll()
             await asyncio.sleep(0.05)
 
 

@@ -87,20 +87,18 @@ class _Demo:
             await redis.lpush(SOURCE, *sorted([*self.seen.months, NEVER], key=lambda month: (month[5:], month)))
             killing = asyncio.create_task(self._kill_one(redis, composition))
             try:
-                await self._until_through(redis, composition, heard, begun)
+                await self._until_through(redis, heard, begun)
             finally:
                 killing.cancel()
                 for found in await asyncio.gather(killing, return_exceptions=True):
                     if isinstance(found, Exception):
                         self.seen.problems.append(f"the demo: {found}")
             await jobs.repeats.remove(TALLY, TALLY)
-            await self._until_idle(redis, composition)
+            await self._until_idle(redis)
             self._take(heard)
         self.seen.seconds = time.monotonic() - begun
 
-    async def _until_through(
-        self, redis: "Redis", composition: ProcessGroup, heard: "asyncio.Queue[Completion]", begun: float
-    ) -> None:
+    async def _until_through(self, redis: "Redis", heard: "asyncio.Queue[Completion]", begun: float) -> None:
         """Wait until all months have come out and enough tallies were made, or nothing changes any more."""
         total, since = len(self.seen.months) + 1, time.monotonic()
         state = tuple[int, ...]()
@@ -108,7 +106,6 @@ class _Demo:
             bars = [progress.add_task(name, total=total, state="") for name in (*GROUPS, "out")]
             tallies = progress.add_task("tallies", total=TALLIES, state="")
             while time.monotonic() < begun + runner.MAX_SECONDS:
-                composition.poll()
                 self._take(heard)
                 out, many = await redis.llen(OUT), await redis.xlen(encoded(JOBS.done(TALLY)))
                 by_group = [sum(each.group == group for each in self.seen.completed) for group in GROUPS]
@@ -146,21 +143,19 @@ class _Demo:
                 if by.startswith(f"{SLOW}-"):
                     self.seen.killed, self.seen.killed_worker = month, by
             await asyncio.sleep(0.05)
-        pid = await asyncio.to_thread(composition.kill, SLOW)
+        pid = await composition.kill(SLOW)
         self.seen.has_killed = True
         await KEYSPACE.expire_registration(redis, pid)
 
-    async def _until_idle(self, redis: "Redis", composition: ProcessGroup) -> None:
+    async def _until_idle(self, redis: "Redis") -> None:
         """Wait until the last tally is done, too, or nothing more can be."""
         until = time.monotonic() + STANDSTILL_SECONDS
         while time.monotonic() < until and await KEYSPACE.left(redis):
-            composition.poll()
             await asyncio.sleep(0.05)
 
     async def _until_up(self, redis: "Redis", composition: ProcessGroup) -> None:
         until = time.monotonic() + runner.MAX_SECONDS
         while await redis.llen(KEYS.ids) < 3 or len(await self._groups(redis)) < len(GROUPS):
-            composition.poll()
             if time.monotonic() > until or len(composition.running) < len(composition.commands):
                 raise PenstockError(f"the composition did not start: {composition.statuses or 'not all are there'}")
             await asyncio.sleep(0.05)

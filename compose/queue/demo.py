@@ -135,7 +135,7 @@ class _Demo:
                 asyncio.create_task(self._poll(queue)),
             ]
             try:
-                await self._until_through(redis, composition, queue, len(names) + 1, begun)
+                await self._until_through(redis, queue, len(names) + 1, begun)
             finally:
                 for task in side:
                     task.cancel()
@@ -146,9 +146,7 @@ class _Demo:
                 self.seen.tasks[status.id] = await queue.status(status.id)
         self.seen.seconds = time.monotonic() - begun
 
-    async def _until_through(
-        self, redis: "Redis", composition: ProcessGroup, queue: Queue, total: int, begun: float
-    ) -> None:
+    async def _until_through(self, redis: "Redis", queue: Queue, total: int, begun: float) -> None:
         """Wait until all tasks have ended and all outcomes are delivered, or nothing changes any more."""
         state: tuple[Any, ...] = ()
         since = time.monotonic()
@@ -160,7 +158,6 @@ class _Demo:
                 for name, way in (("to list", "list"), ("webhooks", "webhook"), ("polled", "poll"))
             )
             while time.monotonic() < begun + runner.MAX_SECONDS:
-                composition.poll()
                 statuses = await queue.statuses(most=10_000)
                 await self._take_replies(redis)
                 await self._ask_receiver()
@@ -219,11 +216,11 @@ class _Demo:
             await asyncio.sleep(0.1)  # until it has done some
         while True:
             if await _held_by(queue, worker):
-                await asyncio.to_thread(composition.kill, process)
+                await composition.kill(process)
                 if held := await _held_by(queue, worker):
                     self.seen.killed = held
                     return
-                await asyncio.to_thread(composition.start_again, process)
+                await composition.start_again(process)
             await asyncio.sleep(0.02)
 
     async def _forge(self) -> None:
@@ -239,7 +236,6 @@ class _Demo:
         while not (
             await redis.llen(KEYS.ids) >= 2 and await _is_served(self._url) and await _is_served(self._webhooks)
         ):
-            composition.poll()
             if time.monotonic() > until or len(composition.running) < len(composition.commands):
                 raise PenstockError(f"the composition did not start: {composition.statuses or 'no answer'}")
             await asyncio.sleep(0.05)

@@ -88,7 +88,6 @@ async def _until_registered(redis: "Redis", composition: ProcessGroup) -> None:
     while time.monotonic() < until and len(composition.running) == len(composition.commands):
         if len(KEYSPACE.registered(await KEYSPACE.present(redis))) >= len(KEYSPACE.namespaces):
             return
-        composition.poll()
         await asyncio.sleep(0.02)
 
 

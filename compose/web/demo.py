@@ -94,10 +94,10 @@ class _Demo:
         for name, title in KILLED.items():
             await asyncio.sleep(self._step)
             self.load.begin(title)
-            pid = await asyncio.to_thread(composition.kill, name)
+            pid = await composition.kill(name)
             await asyncio.sleep(DOWN_SECONDS)
             await KEYSPACE.expire_registration(redis, pid)
-            await asyncio.to_thread(composition.start_again, name)
+            await composition.start_again(name)
         await asyncio.sleep(self._step)
         self.load.begin("all run again")
 
@@ -109,7 +109,6 @@ class _Demo:
             and await redis.exists(*map(registration_of, WORKERS)) == len(WORKERS)
             and await is_served(client)
         ):
-            composition.poll()
             if time.monotonic() > until or len(composition.running) < len(composition.commands):
                 raise PenstockError(f"the composition did not start: {composition.statuses or 'no page comes'}")
             await asyncio.sleep(0.05)

@@ -1,9 +1,10 @@
 """``penstock up``: run a composition on this machine until it ends or is stopped."""
 
+import asyncio
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,17 +37,17 @@ async def _up(directory: Path, url: str | None, as_json: bool) -> int:
 
     require_path(directory)
     composition = ProcessGroup(directory, write=_write_json if as_json else None)
-    orders: list[int] = []
+    order = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: orders.append(number))
-    with _server(url) as chosen, composition.start(without_files(os.environ | {"REDIS": chosen})):
-        while composition.running and not composition.failed and not orders:
-            composition.poll(0.1)
+        asyncio.get_running_loop().add_signal_handler(number, order.set)
+    async with _server(url) as chosen, composition:
+        await composition.start(without_files(os.environ | {"REDIS": chosen}))
+        await composition.wait(order)
         first = [*composition.failed]
         for name in first:
             complain(f"{name} failed with status {composition.statuses[name]}: stopping the others", 1)
-        orders.clear()
-        composition.stop(hurry=lambda: bool(orders))
+        order.clear()
+        await composition.stop(order)
     return _end(composition, first, as_json)
 
 
@@ -61,14 +62,14 @@ def _end(composition: "ProcessGroup", already_reported: list[str], as_json: bool
     return int(bool(composition.failed or composition.running))
 
 
-@contextmanager
-def _server(url: str | None) -> Iterator[str]:
+@asynccontextmanager
+async def _server(url: str | None) -> AsyncIterator[str]:
     if url:
         yield url
         return
     from penstock.testing.server import EmbeddedServer
 
-    with EmbeddedServer() as server:
+    async with EmbeddedServer() as server:
         complain(f"an embedded server runs at {server.url}; its data is deleted when it ends", 0)
         yield server.url
 

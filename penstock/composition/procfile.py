@@ -1,27 +1,23 @@
-"""A composition: the processes of a Procfile, run together on this machine."""
+"""The processes of a Procfile, run together on this machine."""
 
 import asyncio
 import os
-import queue
 import re
 import signal
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from penstock.composition.child import STOP_SECONDS, Child
 from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.launch import search_path
 
 T = TypeVar("T")
 PROCESS: Final = re.compile(r"([A-Za-z0-9_-]+):\s*(.+)")
 """A line of a Procfile."""
-STOP_SECONDS: Final = 40.0
-"""Time between SIGTERM and SIGKILL: more than a service's ``stopTimeout``."""
 
 OUTPUT_SECONDS: Final = 5.0
 """Time for the output of a killed child to end: something else that it started may hold it open."""
@@ -45,9 +41,8 @@ class Line(NamedTuple):
         return self.data.decode(errors="replace").splitlines()
 
 
-class _End(NamedTuple):
-    name: str
-    status: int
+class _ChildOfGroup(Child):
+    orphaned = signal.SIGTERM
 
 
 class ProcessGroup:
@@ -69,109 +64,95 @@ class ProcessGroup:
         """Names of those that failed: with a status other than 0 or, once asked to stop, other than ``OBEYED``."""
         self._stop_timeout = stop
         self._write = write or self._print
+        self._children: dict[str, Child] = {}
         self._pids: dict[str, int] = {}
-        self._events: queue.Queue[Line | _End] = queue.Queue()
+        self._ends: dict[str, asyncio.Task[None]] = {}
         self._fine: tuple[int, ...] = (0,)
-        self._environ: dict[str, str] = {}
 
-    def start(self, environ: Mapping[str, str] | None = None) -> Self:
+    async def start(self, environ: Mapping[str, str] | None = None) -> Self:
         """Start all processes; ``environ`` is their whole environment, by default that of this process."""
-        self._environ = {"PYTHONUNBUFFERED": "1"} | dict(os.environ if environ is None else environ)
-        self._environ["PATH"] = search_path(self._environ)
-        for name in self.commands:
-            self._begin(name)
-        self.poll()
+        environ = {"PYTHONUNBUFFERED": "1"} | dict(os.environ if environ is None else environ)
+        environ["PATH"] = search_path(environ)
+        for name, command in self.commands.items():
+            self._children[name] = _ChildOfGroup(name, command, environ, partial(self._said, name))
+            await self._begin(name)
         return self
 
-    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+    async def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to a process that runs, and to what it has started; return its process id after its end."""
-        self._signal(number, [name])
-        self._handle_until(lambda: name in self.statuses)
+        self._children[name].send(number)
+        await asyncio.wait({self._ends[name]})
         return self._pids[name]
 
-    def start_again(self, name: str) -> None:
+    async def start_again(self, name: str) -> None:
         """Start a process that has ended; what it was before does not count any more."""
-        del self.statuses[name], self._pids[name]
+        del self.statuses[name]
         self.failed = [each for each in self.failed if each != name]
-        self._begin(name)
+        await self._begin(name)
 
     @property
     def running(self) -> list[str]:
-        """Names of those that have not ended at the last ``poll`` or ``stop``."""
-        return [name for name in self._pids if name not in self.statuses]
+        """Names of those that have not ended."""
+        return [name for name in self._ends if name not in self.statuses]
 
-    def poll(self, seconds: float = 0) -> None:
-        """Write output and note exits for ``seconds``, or until no process runs."""
-        until = time.monotonic() + seconds
-        self._handle_until(lambda: not self.running or time.monotonic() >= until)
+    async def wait(self, order: asyncio.Event) -> None:
+        """Wait until no process runs, one has failed, or ``order`` is set."""
+        await self._wait(order, lambda: bool(self.failed))
 
-    def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Send SIGTERM to all and wait; send SIGKILL after the time limit, or as soon as ``hurry`` returns True."""
-        self.poll()
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """Send SIGTERM to all and wait; send SIGKILL after the time limit, or as soon as ``hurry`` is set."""
         self._fine = OBEYED
-        self._signal(signal.SIGTERM, self.running)
-        until = time.monotonic() + self._stop_timeout
-        self._handle_until(lambda: not self.running or time.monotonic() >= until or hurry())
-        self._signal(signal.SIGKILL, self.running)
-        self.poll(OUTPUT_SECONDS)
+        for number, order, seconds in (
+            (signal.SIGTERM, hurry or asyncio.Event(), self._stop_timeout),
+            (signal.SIGKILL, asyncio.Event(), OUTPUT_SECONDS),
+        ):
+            for name in self.running:
+                self._children[name].send(number)
+            await self._wait(order, lambda: False, seconds)
 
-    def _begin(self, name: str) -> None:
+    async def _wait(self, order: asyncio.Event, enough: Callable[[], bool], seconds: float | None = None) -> None:
+        """Wait until no process runs, ``order`` is set, ``enough`` returns True, or for ``seconds``."""
+        ordered = asyncio.create_task(order.wait())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.running and not ordered.done() and not enough():
+                    ends = (self._ends[name] for name in self.running)
+                    await asyncio.wait({ordered, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        ordered.cancel()
+
+    async def _begin(self, name: str) -> None:
+        child = self._children[name]
         try:
-            process = subprocess.Popen(
-                self.commands[name],
-                shell=True,
-                start_new_session=True,
-                env=self._environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+            await child.start()
         except OSError as error:  # not even a shell could be started
-            self._events.put(Line(name, f"cannot be started: {error}".encode(), datetime.now().astimezone()))
-            self._events.put(_End(name, 126))
-            return
-        self._pids[name] = process.pid
-        threading.Thread(target=self._read, args=(name, process), name=name, daemon=True).start()
+            self._said(name, f"cannot be started: {error}".encode())
+            self._note_end(name, 126)
+        else:
+            self._pids[name] = child.pid or 0
+            self._ends[name] = asyncio.create_task(self._until_end(child))
 
-    def _read(self, name: str, process: "subprocess.Popen[bytes]") -> None:
-        assert process.stdout
-        with process.stdout as output:
-            for line in output:
-                self._events.put(Line(name, line, datetime.now().astimezone()))
-        self._events.put(_End(name, process.wait()))
+    async def _until_end(self, child: Child) -> None:
+        self._note_end(child.name, await child.wait())
+
+    def _note_end(self, name: str, status: int) -> None:
+        self.statuses[name] = status
+        if status not in self._fine:
+            self.failed.append(name)
+
+    def _said(self, name: str, data: bytes) -> None:
+        with suppress(BrokenPipeError):  # nobody reads our output: no reason to end a service
+            self._write(Line(name, data, datetime.now().astimezone()))
 
     def _print(self, line: Line) -> None:
         width = max(map(len, self.commands))
         for text in line.texts:
             print(f"{line.time:%H:%M:%S} {line.name:{width}} | {text}", flush=True)
 
-    def _signal(self, number: signal.Signals, names: Iterable[str]) -> None:
-        for name in names:
-            with suppress(ProcessLookupError):  # it has ended, and its event is on the way
-                os.killpg(self._pids[name], number)
-
-    def _handle_until(self, enough: Callable[[], bool]) -> None:
-        """Handle events until ``enough`` returns True and none is left."""
-        while True:
-            try:
-                self._handle(self._events.get(timeout=0 if enough() else 0.1))
-            except queue.Empty:
-                if enough():
-                    return
-
-    def _handle(self, event: Line | _End) -> None:
-        if isinstance(event, Line):
-            with suppress(BrokenPipeError):  # nobody reads our output: no reason to end a service
-                self._write(event)
-        else:
-            self.statuses[event.name] = event.status
-            if event.status not in self._fine:
-                self.failed.append(event.name)
-
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
 
 async def stoppable(work: Coroutine[Any, Any, T]) -> T:

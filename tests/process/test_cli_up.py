@@ -17,7 +17,6 @@ import pytest
 from penstock.composition.procfile import ProcessGroup
 from penstock.errors import PenstockError, SettingsError
 from tests.support.commandline import ended, penstock, running
-from tests.support.harness import until
 
 WAITS = "python -c 'import time; print(\"ready\", flush=True); time.sleep(60)'"
 """Command that prints ``ready`` and ends on SIGTERM, as it has no handler."""
@@ -151,70 +150,69 @@ async def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
     assert (result.status, result.error) == (2, f"penstock: {tmp_path}/nowhere: no such file or directory\n")
 
 
-def test_a_composition_is_for_programs_too(tmp_path: Path) -> None:
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` holds."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_composition_is_for_programs_too(tmp_path: Path) -> None:
     said: list[Any] = []
-    with ProcessGroup(procfile(tmp_path, waits=WAITS, done="true"), write=said.append) as composition:
-        composition.start({"PATH": os.environ["PATH"]})
-        while not said or "done" not in composition.statuses:
-            composition.poll(0.05)
+    async with ProcessGroup(procfile(tmp_path, waits=WAITS, done="true"), write=said.append) as composition:
+        await composition.start({"PATH": os.environ["PATH"]})
+        await eventually(lambda: bool(said) and "done" in composition.statuses)
         assert composition.running == ["waits"]
     assert (composition.running, composition.failed) == ([], [])
     assert composition.statuses == {"done": 0, "waits": -signal.SIGTERM}
     assert [(line.name, line.data) for line in said] == [("waits", b"ready\n")]
 
 
-def test_a_child_that_does_not_stop_is_killed_with_all_it_started(tmp_path: Path) -> None:
+async def test_a_child_that_does_not_stop_is_killed_with_all_it_started(tmp_path: Path) -> None:
     said: list[Any] = []
     stubborn = "trap '' TERM; sleep 61 & echo $!; wait; sleep 61"
-    composition = ProcessGroup(procfile(tmp_path, stubborn=stubborn), write=said.append, stop=0.3).start()
-    while not said:
-        composition.poll(0.05)
+    composition = ProcessGroup(procfile(tmp_path, stubborn=stubborn), write=said.append, stop=0.3)
+    await composition.start()
+    await eventually(lambda: bool(said))
     started = time.monotonic()
-    composition.stop()
+    await composition.stop()
     assert 0.2 < time.monotonic() - started < 30
     assert (composition.statuses, composition.failed) == ({"stubborn": -9}, ["stubborn"])
-    until(lambda: not alive(int(said[0].data)), timeout=60)
+    await eventually(lambda: not alive(int(said[0].data)))
 
 
-def test_a_failed_process_is_reported(tmp_path: Path) -> None:
-    with ProcessGroup(procfile(tmp_path, fails="exit 7")).start() as composition:
-        composition.poll(10)
+async def test_a_failed_process_is_reported(tmp_path: Path) -> None:
+    async with ProcessGroup(procfile(tmp_path, fails="exit 7")) as composition:
+        await composition.start()
+        await composition.wait(asyncio.Event())
     assert (composition.failed, composition.statuses) == (["fails"], {"fails": 7})
 
 
-def polled(composition: ProcessGroup, condition: Callable[[], bool]) -> None:
-    """Poll until ``condition`` holds."""
-
-    def holds() -> bool:
-        composition.poll()
-        return condition()
-
-    until(holds)
-
-
-def test_a_killed_process_can_be_started_again(tmp_path: Path) -> None:
+async def test_a_killed_process_can_be_started_again(tmp_path: Path) -> None:
     said: list[Any] = []
-    with ProcessGroup(procfile(tmp_path, waits=WAITS), write=said.append).start() as composition:
-        polled(composition, lambda: bool(said))
-        pid = composition.kill("waits")
+    async with ProcessGroup(procfile(tmp_path, waits=WAITS), write=said.append) as composition:
+        await composition.start()
+        await eventually(lambda: bool(said))
+        pid = await composition.kill("waits")
         assert not alive(pid)
         assert (composition.failed, composition.statuses) == (["waits"], {"waits": -signal.SIGKILL})
-        composition.start_again("waits")
+        await composition.start_again("waits")
         assert (composition.running, composition.failed, composition.statuses) == (["waits"], [], {})
-        polled(composition, lambda: len(said) == 2)
+        await eventually(lambda: len(said) == 2)
     assert (composition.failed, composition.statuses) == ([], {"waits": -signal.SIGTERM})
 
 
-def test_a_second_stop_does_nothing(tmp_path: Path) -> None:
-    composition = ProcessGroup(procfile(tmp_path, one="true")).start()
-    composition.poll(10)
-    composition.stop()
-    composition.stop()
+async def test_a_second_stop_does_nothing(tmp_path: Path) -> None:
+    composition = ProcessGroup(procfile(tmp_path, one="true"))
+    await composition.start()
+    await composition.wait(asyncio.Event())
+    await composition.stop()
+    await composition.stop()
     assert composition.statuses == {"one": 0}
 
 
-def test_a_composition_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
-    ProcessGroup(procfile(tmp_path, one="true")).stop()
+async def test_a_composition_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    await ProcessGroup(procfile(tmp_path, one="true")).stop()
 
 
 def test_all_errors_in_a_procfile_are_reported_at_once(tmp_path: Path) -> None:

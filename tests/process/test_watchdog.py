@@ -31,6 +31,7 @@ KILLED_BETWEEN = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from penstock.composition.model import Part
+from penstock.composition import child
 from penstock.testing import server, service_process
 
 class Killed:
@@ -38,7 +39,7 @@ class Killed:
         print(pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-server.Watchdog = service_process.Watchdog = Killed
+server.Watchdog = child.Watchdog = Killed
 if sys.argv[1] == "server":
     server.EmbeddedServer().start()
 part = Part("late", command="sleep 600")
@@ -95,7 +96,7 @@ def test_what_has_no_watchdog_yet_ends_with_the_process_that_started_it(tmp_path
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-async def test_the_server_of_up_ends_with_it(tmp_path: Path) -> None:
+async def test_the_server_and_the_processes_of_up_end_with_it(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("waits: sleep 600\n")
     async with running("up", tmp_path, redis=None) as process:
 
@@ -107,7 +108,4 @@ async def test_the_server_of_up_ends_with_it(tmp_path: Path) -> None:
         await eventually(started)
         process.kill()
         await process.wait()
-    for each in children:
-        if "sleep" in each.name():
-            each.kill()
     assert_ended(children)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from penstock.composition.watchdog import Watchdog
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer, binary
-from penstock.testing.watchdog import Watchdog
 
 KINDS = ("embedded", "redis-server")
 """The embedded server and the system's. In MULTI, a full Redis refuses every command, Valkey 9 only writes."""
