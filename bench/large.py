@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from bench.figures import KIB, Figure
 from bench.pinger import Pinger, pinging
-from bench.testbed import OUT, PYTHON, SEED, SOURCE, Testbed, subscribers
+from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRACKED, Testbed, subscribers
+from bench.tracking import KEYS
 from bench.transport import BARE, Route
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import until
@@ -78,6 +80,43 @@ def hidden(bed: Testbed, rounds: int) -> list[Figure]:
         name = f"{run:,} x 5 MB among {count - run:,} of 20 B to 2 lists: longest PING meanwhile"
         figures.append(Figure(name, "ms", longest, MAX_PING_MS))
     return figures
+
+
+def due(bed: Testbed, rounds: int, size: int, total: int) -> Figure:
+    """Measure the longest PING while messages are dispatched, time out all at once, come again, and are buried so."""
+    count, times = total // size, dict[str, list[float]]()
+    _seed(bed, [size] * count)
+    limits = {"message_timeout": 3_600, "message_expire": 400_000, "attempts": 2, "backoff": "0"}
+    for _ in range(rounds):
+        with bed.tracking(**limits), bed.monitor(), pinging(bed.server.port) as pinger:
+            for phase, place, begin in (
+                ("dispatched", OUT, bed.publish_backlog),
+                ("retried", OUT, lambda: bed.redis.publish(KEYS.due, 1)),
+                ("buried", KEYS.dead, lambda: bed.redis.publish(KEYS.due, 1)),
+            ):
+                if phase != "dispatched":
+                    _time_out(bed)
+                pinger.begin()
+                begin()
+                until(partial(_holds, bed, place, count), timeout=120, every=0.01)
+                times.setdefault(phase, []).append(1000 * pinger.longest())
+        bed.delete_records(TRACKED, OUT, KEYS.dead)
+    phases = ", ".join(f"{phase} {max(found):.0f} ms" for phase, found in times.items())
+    name = f"{count:,} x {size / MB:g} MB dispatched, timed out at once, dispatched again and buried: longest PING"
+    return Figure(name, "ms", [max(found) for found in zip(*times.values(), strict=True)], MAX_PING_MS, note=phases)
+
+
+def _time_out(bed: Testbed) -> None:
+    """Let workers take all messages, and their time be over, of which the monitor has yet to hear."""
+    redis: Any = bed.redis
+    ids = redis.zrange(KEYS.deadlines, 0, -1)
+    redis.unlink(OUT)
+    until(lambda: redis.info("memory")["lazyfree_pending_objects"] == 0)
+    with redis.pipeline(transaction=False) as wire:
+        for id in ids:
+            wire.hset(KEYS.message(id.decode()), "taken", 1)
+            wire.zadd(KEYS.deadlines, {id: 1})
+        wire.execute()
 
 
 def _holds(bed: Testbed, name: str, count: int) -> bool:
