@@ -1,5 +1,6 @@
 """The gateway with TLS, and a certificate that is replaced."""
 
+import asyncio
 import ssl
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from tests.bus.gateway import SECRET, bearer, serving, status_of, url_of
+from tests.support.harness import PATIENCE
 from tests.support.tls import certificate, needs_openssl
 
 
@@ -23,6 +25,18 @@ async def test_tls(redis: "Redis", redis_url: str, tmp_path: Path) -> None:
         assert await queue.push("x") == 1
         with pytest.raises(ssl.SSLCertVerificationError):
             await status_of(url_of(gateway, "wss"), **bearer(SECRET))
+
+
+@needs_openssl
+async def test_a_handshake_that_does_not_begin_is_given_up(redis: "Redis", redis_url: str, tmp_path: Path) -> None:
+    made = certificate(tmp_path / "tls", "491231")
+    given: dict[str, Any] = {"certificate": str(made), "key": str(made.with_name("key.pem"))}
+    async with serving(redis_url, first_message_timeout=1, **given) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        try:
+            assert await asyncio.wait_for(reader.read(), PATIENCE / 2) == b""
+        finally:
+            writer.close()
 
 
 @needs_openssl
