@@ -88,8 +88,13 @@ async def test_an_unreachable_server_is_named_with_the_option(redis: Any, redis_
         ("rediss://:p@h/1", "h:6379/2", "rediss://:p@h/2"),
         ("redis://u:p@h:7000/1", "evil:7000/1", "redis://evil:7000/1"),
         ("redis://u:p@h:7000/1", "h:7001/1", "redis://h:7001/1"),
-        ("redis://u:p@h:7000/1", "/run/redis.sock", "unix:///run/redis.sock"),
+        ("redis://u:p@h:7000/1", "/run/redis.sock/1", "unix:///run/redis.sock?db=1"),
         ("unix:///run/redis.sock", "h:7001/1", "redis://h:7001/1"),
+        ("unix://:p@/run/redis.sock?db=1", "/run/redis.sock/0", "unix://:p@/run/redis.sock?db=0"),
+        ("redis://u:p@h:7000?db=1", "h:7000/0", "redis://u:p@h:7000/0"),
+        ("redis://u:p@[::1]:7000/1", "localhost:7000/0", "redis://u:p@[::1]:7000/0"),
+        ("redis://u:p@h:7000/1", "[2001:db8::1]:7000/1", "redis://[2001:db8::1]:7000/1"),
+        ("redis+sentinel://u:p@a,b/main", "a:26379,b:26379/main/1", "redis+sentinel://u:p@a,b/main?db=1"),
     ],
 )
 def test_a_login_is_sent_to_no_server_that_data_names(url: str, server: str, expected: str) -> None:
