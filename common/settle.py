@@ -19,6 +19,7 @@ from penstock.errors import WrongCall
 from penstock.read_size import Sizes
 from penstock.script import Script
 from penstock.transient import is_of_script
+from penstock.urls import same_server
 
 if TYPE_CHECKING:
     from common.context import Context
@@ -95,7 +96,7 @@ class Settling:
         self._context, self._sizes = context, Sizes()
         self._source: str = getattr(settings, sources[0])
         self._pending = context.pending(settings.pending_lists[0])
-        ends = (end for end in settings.shape().ends if end.use == "writes" and end.url == settings.redis)
+        ends = (end for end in settings.shape().ends if end.use == "writes" and same_server(end.url, settings.redis))
         self._outs = {end.key for end in ends if end.role != "dead"}
         counts = counters(keys)
         self._count = counting(self._pending, counts)

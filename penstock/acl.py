@@ -54,7 +54,7 @@ COMMANDS: Final[dict[str, tuple[bool, int]]] = {
 TWO_KEY_COMMANDS: Final = frozenset({"BLMOVE", "LMOVE", "RENAME", "RENAMENX"})
 CHANNEL_COMMANDS: Final = frozenset({"PUBLISH", "PSUBSCRIBE", "SUBSCRIBE", "UNSUBSCRIBE"})
 TRANSACTION_COMMANDS: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
-OPTIONAL_COMMANDS: Final = frozenset({"INFO", "CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
+OPTIONAL_COMMANDS: Final = frozenset({"CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
 """Commands that a service can do without. Redis 6.2 does not know the last two."""
 CONNECT_COMMANDS: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
 READ_COMMANDS: Final = CONNECT_COMMANDS | frozenset(

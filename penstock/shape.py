@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from penstock.encoding import decoded
 from penstock.errors import Problem
-from penstock.urls import server_of
+from penstock.urls import server_of, url_of
 
 Use = Literal["reads", "writes", "keeps"]
 """A part takes messages from a key, puts messages into it, or keeps its own there, as in a pending list."""
@@ -104,7 +104,7 @@ def parse_shape(reply: bytes, url: str) -> tuple[str, Shape] | None:
 
 def _parse_end(said: Mapping[str, Any], url: str) -> End:
     server = said.get("server")
-    there = url if server is None else f"redis://{server}" if ":" in server else f"unix://{server}"
+    there = url if server is None else url_of(server)
     copies = bool(said.get("copies", False))
     return End(said["key"], said["role"], said["use"], "", there, kind=said["kind"], copies=copies)
 

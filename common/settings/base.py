@@ -20,7 +20,7 @@ from penstock.connection import mask_password
 from penstock.errors import Problem, SettingsError, WrongCall
 from penstock.keys import Keys
 from penstock.shape import End, Shape, Use, property_of
-from penstock.urls import unverified, without_login
+from penstock.urls import missing_file, same_server, unverified
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
@@ -108,7 +108,19 @@ class ServiceSettings(KernelSettings):
 
     def again(self) -> Self:
         """Return what the same file and environment give now. Raise as ``load`` does."""
-        return type(self).load(*self._read_from)
+        settings = type(self).load(*self._read_from)
+        settings.require_files()
+        return settings
+
+    def require_files(self) -> None:
+        """Raise ``SettingsError`` if a URL names a file that this machine cannot use; ``load`` may run on another."""
+        fields = [(name, getattr(self, name)) for name in type(self).model_fields]
+        found = [(name, missing_file(url)) for name, one in fields for url in (one if isinstance(one, list) else [one])]
+        problems = [
+            (self._given.get(name) or Given(None, property_of(name))).problem(words) for name, words in found if words
+        ]
+        if problems:
+            raise SettingsError(problems)
 
     def fixed(self) -> frozenset[str]:
         """Return the fields that cannot change while the process runs."""
@@ -129,9 +141,9 @@ class ServiceSettings(KernelSettings):
         return changes | {property_of(name): "another login" for name in changed if self._is_login(name, before)}
 
     def _is_login(self, name: str, before: Self) -> bool:
-        """Return True if only the user or the password of a server's URL has changed."""
+        """Return True if only the way to a server has changed: user, password, or options of TLS."""
         old, new = getattr(before, name), getattr(self, name)
-        return self.changes_login and old != new and bool(old and new) and without_login(old) == without_login(new)
+        return self.changes_login and old != new and bool(old and new) and same_server(old, new)
 
     def _restart_for(self, name: str) -> Problem:
         given = self._given.get(name) or Given(None, property_of(name))
@@ -194,7 +206,7 @@ class ServiceSettings(KernelSettings):
         """Return the lists that the service works on at ``redis``, with the role of each, such as ``in``."""
         found: dict[str, str] = {}
         for field, role in self.roles().items():
-            if getattr(self, role.server) == self.redis:
+            if same_server(getattr(self, role.server), self.redis):
                 found |= {name: role.name for name in self.named(field) if found.get(name, "replies") == "replies"}
         return found | ({Keys(str(self.redis_namespace)).dead: "dead"} if self.dead_letters else {})
 

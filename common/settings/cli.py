@@ -39,6 +39,7 @@ def parse(settings_class: type[S], argv: Sequence[str], environ: Mapping[str, st
         if waits and not arguments.check and not isinstance(place, Path | None):
             _wait_for(place)
         settings = settings_class.load(place, environ)
+        settings.require_files()
     except SettingsError as error:
         _refuse(error, as_json=arguments.check and arguments.json)
     if arguments.check:

@@ -1,5 +1,6 @@
 """The types of settings, with unit and bounds, and words for what was expected."""
 
+from functools import partial
 from types import NoneType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
@@ -61,7 +62,7 @@ PopTimeout = Annotated[
     ),
 ]
 """Seconds that a service waits for a message; give it a default, e.g. 10."""
-Url = Annotated[str, StringConstraints(strict=True), AfterValidator(server_url)]
+Url = Annotated[str, StringConstraints(strict=True), AfterValidator(partial(server_url, files=False))]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1), AfterValidator(_no_url)]
 """The name of a list or a namespace: any text that is not empty."""
 Secret = Annotated[str, SECRET, BeforeValidator(_secret)]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import StringIO
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 Lines = list[tuple[str, int]]
 """Properties with their lines (from 1), in the order of the text; one that is set twice occurs twice.
@@ -103,6 +103,8 @@ def yaml_text(text: str) -> tuple[object, Lines]:
         node = loader.get_single_node()
         pairs = _limited(node.value) if isinstance(node, yaml.MappingNode) else []
         lines = [(str(name.value), name.start_mark.line + 1) for name, _ in pairs if name.value != "<<"]
+        for _, value in pairs:
+            _refuse_other_numbers(value)
         for name, listed in pairs:
             if isinstance(listed, yaml.SequenceNode):
                 items = enumerate(listed.value) if isinstance(next(iter(listed.value), None), yaml.MappingNode) else ()
@@ -115,6 +117,14 @@ def yaml_text(text: str) -> tuple[object, Lines]:
         raise Unreadable("not YAML: a control character", _line(text, error.position)) from None
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):  # PyYAML on 2001-99-99, `!!bool x`
         raise Unreadable("not YAML: a value is not what its tag or its form says") from None
+
+
+def _refuse_other_numbers(node: Any) -> None:
+    """Raise ``Unreadable`` for a number, or one in a list, that YAML reads as another: 0123 as 83, 12:30 as 750."""
+    for each in node.value if isinstance(node.value, list) else [node]:
+        if str(getattr(each, "tag", "")).endswith((":int", ":float")) and re.match(r"[-+]?0[0-9_]|.*:", each.value):
+            words = "YAML reads a number with a colon, or with 0 before it, as another one: write it in quotes"
+            raise Unreadable(words, each.start_mark.line + 1)
 
 
 def toml_text(text: str) -> tuple[object, Lines]:

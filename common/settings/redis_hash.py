@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Self
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from redis.exceptions import AuthenticationError, MovedError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as Disconnected
@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as Unanswered
 from common.settings.formats import MAX_PROPERTIES, Unreadable
 from common.settings.redaction import plain
 from penstock.connection import connect, follow, mask_password
-from penstock.urls import EXPECTED, server_url
+from penstock.urls import EXPECTED, joined, server_url
 
 LARGEST: Final = 1024 * 1024
 """Bytes of all names and values; a larger hash holds no props."""
@@ -42,14 +42,14 @@ class Hash:
         """
         try:
             parts = urlsplit(text)
-            options = dict(parse_qsl(parts.query, keep_blank_values=True))
-            key = options.pop("key", "")
+            key = dict(parse_qsl(parts.query)).get("key", "")
+            options = [option for option in parts.query.split("&") if option and not option.startswith("key=")]
             named = re.fullmatch(r"/([0-9]{1,9})/(.+)", parts.path)
             if not key and named and parts.scheme in ("redis", "rediss"):
                 parts, key = parts._replace(path=f"/{named[1]}"), unquote(named[2])
             if not key:
                 raise ValueError("it names no key")
-            return cls(server_url(parts._replace(query=urlencode(options)).geturl()), key)
+            return cls(server_url(joined(parts, options)), key)
         except ValueError as error:
             expected = f"expected redis://host:port/db/key, or with ?key=KEY any of {EXPECTED}"
             raise Unreadable(f"not the place of a hash ({str(error).partition(': expected')[0]}): {expected}") from None
@@ -58,8 +58,9 @@ class Hash:
         """Return its URL without a password."""
         parts = urlsplit(mask_password(self.url))
         if parts.scheme in ("redis", "rediss"):
-            return parts._replace(path=f"{parts.path.rstrip('/') or '/0'}/{quote(self.key, safe=':')}").geturl()
-        return parts._replace(query="&".join(filter(None, [parts.query, f"key={quote(self.key, safe=':')}"]))).geturl()
+            parts = parts._replace(path=f"{parts.path.rstrip('/') or '/0'}/{quote(self.key, safe=':')}")
+            return joined(parts, [parts.query])
+        return joined(parts, [*filter(None, [parts.query]), f"key={quote(self.key, safe=':')}"])
 
     def read(self) -> dict[str, str]:
         """Return the fields that are not empty. Raise ``Unreadable``, or ``Away`` if the server does not answer."""

@@ -19,7 +19,7 @@ from common.settings.redaction import quoted
 from penstock.errors import WrongCall
 from penstock.keys import Keys
 from penstock.shape import Use, property_of
-from penstock.urls import is_url
+from penstock.urls import is_url, same_server
 
 __all__ = [
     "Answers",
@@ -158,7 +158,7 @@ def conflicts(roles: Mapping[str, Role], values: Mapping[str, Any]) -> Iterator[
 
 def _shared(field: str, other: str, roles: Mapping[str, Role], values: Mapping[str, Any]) -> str | None:
     role, another = roles[field], roles[other]
-    if role.name == another.name == "replies" or values.get(role.server) != values.get(another.server):
+    if role.name == another.name == "replies" or not same_server(values.get(role.server), values.get(another.server)):
         return None
     others = frozenset(another.names(values[other]))
     both = [name for name in role.names(values[field]) if name in others]
@@ -173,7 +173,7 @@ def _shared(field: str, other: str, roles: Mapping[str, Role], values: Mapping[s
 def _taken(field: str, roles: Mapping[str, Role], values: Mapping[str, Any]) -> str | None:
     """Return why a name of ``field`` belongs to the kernel, or would make names that do."""
     role, namespace = roles[field], values.get("redis_namespace")
-    if values.get(role.server) != values.get("redis"):
+    if not same_server(values.get(role.server), values.get("redis")):
         return None
     if role.use == "keeps":
         return pending_collision(values[field], namespace) if values[field] else None

@@ -28,6 +28,8 @@ FOREIGN: Final = re.compile(
 """What Kubernetes and Docker's links add, after the prefix, for Services called like this one, or this one and more."""
 FOREIGN_URL: Final = re.compile(r"(tcp|udp|sctp)://")
 """What their variables that end in PORT begin with: one of those may have the name of a setting."""
+QUOTED: Final = re.compile(r"""(?s)^\s*(["']).*\1\s*$|^(?![\[{])(?:.*,)?\s*(["'])[^,]*\2\s*(?:,|$)""")
+"""A text in quotes, or with commas and an item in quotes."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Names:
         for variable in self._prefixed(environ):
             one = Given(environ[variable], variable)
             if field := self._variables.get(variable):
-                self._add(field, one, found, textual=True)
+                self._add_variable(field, one, found)
             elif field := self._variables.get(variable.removesuffix(FILE_SUFFIX)):
                 self._from_file(field, variable, environ, found)
             else:
@@ -153,10 +155,18 @@ class Names:
             if field not in self._fields or field in found.given:
                 continue
             if environ.get(variable):
-                found.given[field] = Given(environ[variable], variable)
+                self._add_variable(field, Given(environ[variable], variable), found)
             if environ.get(variable + FILE_SUFFIX):
                 self._from_file(field, variable + FILE_SUFFIX, environ, found)
         return found
+
+    def _add_variable(self, field: str, one: Given, found: Found) -> None:
+        if QUOTED.search(str(one.value)):
+            words = "it contains its quotes, as docker's --env-file hands them over: write it without them"
+            found.problems.append(one.problem(words))
+            found.unread.add(field)
+        else:
+            self._add(field, one, found, textual=True)
 
     def _add(self, field: str, one: Given, found: Found, *, textual: bool) -> None:
         """Add a value; ``textual`` values are parsed. A field that is ``IN_FILE`` may name a file instead."""

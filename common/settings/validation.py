@@ -70,7 +70,15 @@ def _invalid(one: Given, field: FieldInfo, error: ValidationError) -> Iterator[P
         if isinstance(found, ItemProblems):
             yield from (one.item_problem(place, words) for place, words in found.items)
             continue
-        yield one.problem(_reason(detail) or f"expected {expected_of(field)}, found {_found(detail)}")
+        hint = _hint(one, detail)
+        yield one.problem(_reason(detail) or f"expected {expected_of(field)}, found {_found(detail)}{hint}")
+
+
+def _hint(one: Given, detail: ErrorDetails) -> str:
+    """Return what to do if YAML has read a text, such as ``no``, as another value."""
+    is_yaml = (one.file or "").endswith((".yaml", ".yml"))
+    read_as_another = is_yaml and detail["type"] == "string_type" and not isinstance(detail["input"], list | dict)
+    return ": YAML reads some words and numbers as other values: write it in quotes" if read_as_another else ""
 
 
 def _reason(detail: ErrorDetails) -> str | None:

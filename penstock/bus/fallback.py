@@ -19,7 +19,7 @@ from penstock.errors import Full, Gone, Moving, Refused, WrongCall
 from penstock.fallback import Fallback, Ids, Met, Sent, Way, opened
 from penstock.log import Log
 from penstock.raw_connection import Packed
-from penstock.urls import address_of
+from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from penstock.bus.homes import Homes
@@ -66,7 +66,7 @@ class BusOutbox:
             raise WrongCall("the outbox is closed: expected `async with Bus(...) as bus:` around this call")
         if self._fallback is None:
             self._fallback = QueueFallback(
-                self._opened, address_of(self._servers[0].url), self._homes, self.until_changed
+                self._opened, server_of(self._servers[0].url), self._homes, self.until_changed
             )
         return self._fallback
 

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Final
 
 from penstock.encoding import encoded
-from penstock.urls import without_login
+from penstock.urls import server_of
 
 
 class Placement(StrEnum):
@@ -30,7 +30,7 @@ def rendezvous_index(key: str, servers: Sequence[str]) -> int:
     """Return the place of ``key`` among the URLs ``servers``; user and password do not matter."""
 
     def weight(place: int) -> bytes:
-        return blake2b(encoded(f"{without_login(servers[place])}\n{key}"), digest_size=16).digest()
+        return blake2b(encoded(f"{server_of(servers[place])}\n{key}"), digest_size=16).digest()
 
     return max(range(len(servers)), key=weight)
 

@@ -5,7 +5,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
@@ -121,7 +121,8 @@ async def connected(
         client = connect(server_url(url), silence=silence, name=name)
     except ValueError as error:
         quoted = "this" if "@" in url or "password" in url else repr(url)  # where a password ends is not known
-        raise Misused(f"{quoted} is {error}, e.g. {DEFAULT_URL}") from None
+        example = f", e.g. {DEFAULT_URL}" if "expected redis" in str(error) else ""
+        raise Misused(f"{quoted} is {error}{example}") from None
     try:
         await client.ping()
         yield client
@@ -177,6 +178,8 @@ def _explained(error: Exception, url: str, advice: str) -> str:
     if isinstance(error, exceptions.BusyLoadingError):
         return f"{url} is still loading its data: try again in a while"
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
+        if trouble := _tls_trouble(error, url):
+            return trouble
         why = _cause(error) or reason
         return f"cannot reach {url}: {why}; start a server there, {advice}"
     if isinstance(error, exceptions.OutOfMemoryError):
@@ -188,12 +191,31 @@ def _explained(error: Exception, url: str, advice: str) -> str:
     return f"{url} says: {reason}"
 
 
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause = error.__cause__ or error.__context__
+    while cause:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
 def _cause(error: BaseException) -> str | None:
     """Return the error of the operating system, e.g. ``connection refused``, without the text of redis-py."""
-    cause = error.__cause__ or error.__context__
-    while cause and not (isinstance(cause, OSError) and (cause.errno or 0) > 0):
-        cause = cause.__cause__ or cause.__context__
-    return os.strerror(cause.errno).lower() if isinstance(cause, OSError) and cause.errno else None
+    found = (each.errno or 0 for each in _causes(error) if isinstance(each, OSError))
+    return next((os.strerror(number).lower() for number in found if number > 0), None)
+
+
+def _tls_trouble(error: BaseException, url: str) -> str | None:
+    """Return what an error of TLS says, whose numbers are not those of the operating system; None without one."""
+    import ssl
+
+    found = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+    if isinstance(found, ssl.SSLCertVerificationError):
+        wanted = "one of this host, valid now, whose authority ssl_ca_certs=FILE in the URL names"
+        return f"{url} has a certificate that is not trusted ({found.verify_message.rstrip('.')}): expected {wanted}"
+    if found:
+        words = (found.reason or str(found)).replace("_", " ").lower()
+        return f"cannot speak TLS with {url} ({words}): a server without TLS has a URL that begins with redis"
+    return None
 
 
 def masked(url: str) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
 
 from penstock.cli._frame import Failed, both, connected
 from penstock.cli._text import shown
@@ -60,17 +59,12 @@ async def _other(exits: AsyncExitStack, namespace: str, what: str, url: str, ser
 
 
 def beside(url: str, server: str) -> str:
-    """Return a URL of ``server``, which is a host, port and database, or a socket.
+    """Return a URL of the server with the name ``server``.
 
     It has the login and options of ``url`` only if the host is the same: a password must not go to a server that only
     another server names.
     """
-    from penstock.urls import server_of
+    from penstock.urls import server_of, split_server, url_of, with_database
 
-    given = urlsplit(url)
-    if ":" not in server:
-        return f"unix://{server}"
-    host, _, database = server.rpartition("/")
-    if "+" not in given.scheme and given.scheme != "unix" and server_of(url).rpartition("/")[0] == host:
-        return urlunsplit(given._replace(path=f"/{database}"))
-    return f"redis://{server}"
+    where, database = split_server(server)
+    return with_database(url, database) if split_server(server_of(url))[0] == where else url_of(server)

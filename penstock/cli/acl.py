@@ -137,9 +137,9 @@ def _written(parts: "tuple[Part, ...]") -> "Iterator[str]":
 
 def _server(url: str) -> str:
     """Return the server of ``url`` whatever the database: users are those of the server."""
-    from penstock.urls import server_of
+    from penstock.urls import server_of, split_server
 
-    return server_of(url) if url.startswith("unix:") else server_of(url).rpartition("/")[0]
+    return split_server(server_of(url))[0]
 
 
 def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, complain, connected, require_list, require_path, run
+from penstock.cli._frame import (
+    DEFAULT_URL,
+    Failed,
+    Json,
+    RedisUrl,
+    complain,
+    connected,
+    require_list,
+    require_path,
+    run,
+)
 from penstock.cli._streams import read_some
 from penstock.cli._text import print_json, shown
 from penstock.encoding import decoded, encoded
@@ -121,10 +131,19 @@ async def messages_of(fd: int, end: bytes | None) -> AsyncIterator[list[bytes]]:
 
 async def _send(client: "Redis", key: bytes, messages: list[bytes], pushed: Pushed) -> None:
     """Push all messages or none, in one round trip."""
-    async with client.pipeline(transaction=True) as transaction:
-        for start in range(0, len(messages), MESSAGES_PER_PUSH):
-            transaction.lpush(key, *messages[start : start + MESSAGES_PER_PUSH])
-        pushed.length = (await transaction.execute())[-1]
+    from redis.exceptions import RedisError
+
+    from penstock.transfer.protocol import too_large
+
+    try:
+        async with client.pipeline(transaction=True) as transaction:
+            for start in range(0, len(messages), MESSAGES_PER_PUSH):
+                transaction.lpush(key, *messages[start : start + MESSAGES_PER_PUSH])
+            pushed.length = (await transaction.execute())[-1]
+    except RedisError as error:
+        if words := await too_large(client, max(map(len, messages))):
+            raise Failed(words) from error
+        raise
     pushed.messages += len(messages)
     pushed.bytes += sum(map(len, messages))
 

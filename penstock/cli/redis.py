@@ -63,14 +63,9 @@ def _as_json(reply: "Reply") -> Any:
 
 def _url(url: str, host: str | None, port: int | None, database: int | None) -> str:
     """Return ``url`` with the host, port and database of redis-cli's options."""
-    from urllib.parse import urlsplit
+    from penstock.urls import with_database
 
-    parts = urlsplit(url)
     if host is not None or port is not None:
         where = host or "127.0.0.1"
-        parts = urlsplit(f"redis://{f'[{where}]' if ':' in where else where}:{port or 6379}/0")
-    if database is not None and parts.scheme == "unix":
-        parts = parts._replace(query=f"db={database}")
-    elif database is not None:
-        parts = parts._replace(path=f"/{database}")
-    return parts.geturl()
+        url = f"redis://{f'[{where}]' if ':' in where else where}:{port or 6379}/0"
+    return url if database is None else with_database(url, database)

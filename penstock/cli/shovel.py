@@ -119,12 +119,12 @@ async def _server(redis: "Redis", url: str) -> str:
     """Return a name of the server's database that does not depend on the URL, if this user may run INFO."""
     from redis.exceptions import NoPermissionError
 
-    from penstock.urls import address_of
+    from penstock.urls import server_of
 
     try:
         run_id = (await redis.info("server"))["run_id"]
     except NoPermissionError:
-        return address_of(url)
+        return server_of(url)
     return f"{run_id} {redis.connection_pool.connection_kwargs.get('db') or 0}"
 
 

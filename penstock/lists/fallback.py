@@ -1,7 +1,6 @@
 """Push to a list of a server that may be away: see ``penstock.fallback``."""
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from redis.exceptions import ConnectionError, MovedError, TimeoutError
 
@@ -11,6 +10,7 @@ from penstock.fallback import Fallback, Met, Sent, Way
 from penstock.log import Log
 from penstock.raw_connection import Packed, RawConnection
 from penstock.transfer.protocol import Target, digest_of
+from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from penstock.outbox import Outbox
@@ -24,7 +24,7 @@ class ListFallback(Fallback["ListWay"]):
 
     def __init__(self, url: str, outbox: "Outbox", name: str) -> None:
         self._url, self._name = url, name
-        super().__init__(outbox, _without_login(url))
+        super().__init__(outbox, server_of(url))
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
         """Return once the server has ``messages``, or the disk. Raise ``WrongType`` or ``DiskFull``."""
@@ -68,12 +68,6 @@ class ListWay(Way):
     async def leave(self) -> None:
         await self.raw.close()
         await self.raw.redis.aclose()
-
-
-def _without_login(url: str) -> str:
-    """Return what tells one server from another, without secrets."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 __all__ = ["ListFallback"]

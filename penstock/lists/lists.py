@@ -25,6 +25,7 @@ from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.retry import HURRY_SECONDS, Patience
 from penstock.script import translate_error
 from penstock.stop_signals import StopSignals
+from penstock.transfer.protocol import SMALLEST_LIMIT, too_large
 from penstock.urls import server_url
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ class Lists:
             await self._fallback.push(name, messages)
             return
         body = Packed.of(messages)
-        await self.patiently(lambda: self._sent(_Push(name, body)), self._producer.redis)
+        largest = max(map(len, messages)) if len(body.data) > SMALLEST_LIMIT else 0
+        await self.patiently(lambda: self._sent(_Push(name, body, largest)), self._producer.redis)
 
     async def _sent(self, push: "_Push") -> None:
         """Send ``push`` with all that wait while another call is under way: who comes first sends for all."""
@@ -203,11 +205,22 @@ class Lists:
             await self._producer.send(pack([("LPUSH", each.name, each.body) for each in pushes]))
             replies = await self._producer.receive(len(pushes))
         except (ConnectionError, TimeoutError) as error:
-            many = "{:,} messages may have been pushed, or not: {}"
-            return [Unconfirmed(many.format(each.body.count, error)) for each in pushes]
+            return [await self._lost(each, error) for each in pushes]
         if any(isinstance(reply, MovedError) for reply in replies):
             await self._producer.close()  # to connect to the other node
-        return [translate_error(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        pairs = zip(pushes, replies, strict=True)
+        return [await self._refused(*pair) if isinstance(pair[1], Exception) else pair[1] for pair in pairs]
+
+    async def _refused(self, push: "_Push", error: Exception) -> Exception:
+        """Return what to raise for an error that the server has answered."""
+        is_last_word = str(error).startswith("Protocol error")
+        return await self._lost(push, error) if is_last_word else translate_error(error)
+
+    async def _lost(self, push: "_Push", error: Exception) -> PenstockError:
+        """Return what to raise for a push without a reply."""
+        if words := await too_large(self.redis, push.largest):
+            return WrongCall(words)
+        return Unconfirmed(f"{push.body.count:,} messages may have been pushed, or not: {error}")
 
     async def _renew(self) -> None:
         """Keep the leases of consumers whose handlers take long, and end connections that are silent."""
@@ -237,10 +250,10 @@ class Lists:
 class _Push:
     """One LPUSH, and what became of it: the reply, or an error."""
 
-    __slots__ = ("body", "name", "outcome")
+    __slots__ = ("body", "largest", "name", "outcome")
 
-    def __init__(self, name: bytes, body: Packed) -> None:
-        self.name, self.body = name, body
+    def __init__(self, name: bytes, body: Packed, largest: int) -> None:
+        self.name, self.body, self.largest = name, body, largest
         self.outcome: Any = None
 
 

@@ -27,7 +27,7 @@ from penstock.shape import Place
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from penstock.testing.service_process import ServiceProcess
-from penstock.urls import server_of
+from penstock.urls import server_of, split_server
 
 Route = Callable[[str, str, int], Awaitable[str]]
 """Return the host and port for a process to connect to, given its name, a server's name and the embedded one's port."""
@@ -133,15 +133,15 @@ class Sandbox:
 
     def client(self, server: str) -> "Redis":
         """Return a client, past any route, of the server that settings call ``server`` (as in ``Place.server``)."""
-        host, _, database = server.partition("/")
+        host, database = split_server(server)
         if server not in self._clients:
-            self._clients[server] = connect(f"redis://127.0.0.1:{self.servers[host].port}/{database or 0}")
+            self._clients[server] = connect(f"redis://127.0.0.1:{self.servers[host].port}/{database}")
         return self._clients[server]
 
     async def restart_server(self, host: str) -> None:
         """Stop a server with SIGTERM and start it again with the data that it has on disk."""
         for server, client in self._clients.items():
-            if server.partition("/")[0] == host:
+            if split_server(server)[0] == host:
                 await client.connection_pool.disconnect()
         await asyncio.to_thread(self.servers[host].restart)
 
@@ -216,11 +216,10 @@ class Sandbox:
         return LOCAL_PORT.sub(lambda found: f"{found[1]}:{self._ports.get(int(found[2]), found[2])}", value)
 
     async def _way(self, part: Part, url: str) -> str:
-        host = host_of(url)
+        host, database = split_server(server_of(url))
         port = self.servers[host].port
         way = await self._route(part.name, host, port) if self._route else f"127.0.0.1:{port}"
-        database = server_of(url).partition("/")[2]
-        return f"redis://{way}/{database if database.isdigit() else 0}"
+        return f"redis://{way}/{database}"
 
 
 async def answered(call: Callable[[], Awaitable[R]]) -> R:
@@ -240,7 +239,7 @@ def _named_ports(parts: Iterable[Part]) -> set[int]:
 
 def host_of(url: str) -> str:
     """Return the host and port of ``url``, by which a sandbox knows a server."""
-    return server_of(url).partition("/")[0]
+    return split_server(server_of(url))[0]
 
 
 def _is_server(value: object) -> bool:

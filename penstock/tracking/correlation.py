@@ -10,7 +10,8 @@ from penstock.exact_json import is_exact, parse
 
 MAX_XID_BYTES: Final = 512
 """A longer number or ``meta.id`` is no xid: the SHA-1 of the message is used instead."""
-OBJECT: Final = re.compile(rb"\s*\{")
+OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
+"""The beginning of a JSON object, perhaps behind a byte order mark."""
 
 
 class Correlation(NamedTuple):

@@ -81,10 +81,12 @@ class Transfer:
             if outgoing.messages is not messages:
                 packed = Packed.of(outgoing.messages)
             batch = Shipment(first, first + len(messages) - 1, len(packed.data), outgoing.dead)
+            await self._target.send(
+                first, batch.last, digest, packed
+            )  # connects anew if the server closed an idle link
             self._in_transit.put_nowait(batch)
             self._bytes += batch.bytes
             self._update_room()
-            await self._target.send(first, batch.last, digest, packed)
             first = batch.last + 1
         if ahead:
             await ahead

@@ -22,7 +22,7 @@ from penstock.script import Script
 from penstock.transfer import LUA
 from penstock.transfer.protocol import Dead, agree, next_messages, settle
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, SourceLost, local_errors
-from penstock.urls import address_of
+from penstock.urls import server_of
 
 _put_back: Final = Script.read(LUA / "put_back.lua")
 
@@ -40,7 +40,7 @@ class Move(Shovel):
         """``url`` is that of ``there``."""
         super().__init__(here, source, there, out)
         self._to = f"{mask_password(url)} {out}"
-        self.pending = source + b":shovel:" + sha1(encoded(f"{address_of(url)} {out}")).hexdigest()[:12].encode()
+        self.pending = source + b":shovel:" + sha1(encoded(f"{server_of(url)} {out}")).hexdigest()[:12].encode()
         self.state = self.pending + b":sequence"
         self._sizes_seen = Sizes()
         self._tokens: set[int] = set()

@@ -36,6 +36,8 @@ SCRIPT_BYTES: Final = 65_536
 """Maximum number of messages, and bytes, that go through a script: for so few, one command is less work than six."""
 DEFAULT_MAX_MESSAGE: Final = 536_870_912
 """Bytes of the largest message that a server accepts by default: ``proto-max-bulk-len``."""
+SMALLEST_LIMIT: Final = 1 << 20
+"""The least that ``proto-max-bulk-len`` can be."""
 
 
 class Dead(NamedTuple):
@@ -108,6 +110,16 @@ async def largest_message(redis: "Redis") -> int:
     with suppress(ResponseError):
         limits = await redis.config_get("proto-max-bulk-len")
     return int(limits.get("proto-max-bulk-len", DEFAULT_MAX_MESSAGE))
+
+
+async def too_large(redis: "Redis", size: int) -> str | None:
+    """Return that a message of ``size`` bytes was too large, for which a server cuts the connection; None if not."""
+    if size <= SMALLEST_LIMIT:
+        return None
+    with suppress(RedisError, OSError):
+        if size > (largest := await largest_message(redis)):
+            return f"a message of {size:,} bytes, where the server takes {largest:,}: raise its proto-max-bulk-len"
+    return None
 
 
 def digest_of(messages: Packed) -> bytes:

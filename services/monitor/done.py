@@ -4,7 +4,7 @@ import json
 from typing import Any, Final
 
 from common.tracking.completion import Completion, attempt_of
-from penstock.tracking.correlation import xid_of
+from penstock.tracking.correlation import OBJECT, xid_of
 from penstock.tracking.details import seconds_of
 
 MAX_ERROR_BYTES: Final = 65_536
@@ -19,7 +19,7 @@ def parse_done(entry: bytes, done_by: str = "either") -> Completion:
 
     ``done_by`` is the policy's doneBy, i.e. what plain text means: ``xid``, ``id`` or ``either``.
     """
-    if not entry.lstrip().startswith(b"{"):
+    if not OBJECT.match(entry):
         return _parse_text(entry, done_by)
     try:
         fields = json.loads(entry)

@@ -114,7 +114,7 @@ def _key_for(text: object) -> object:
 
 
 Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
-UrlOrNone = Annotated[str, Strict(), AfterValidator(lambda url: url and server_url(url))]
+UrlOrNone = Annotated[str, Strict(), AfterValidator(lambda url: url and server_url(url, files=False))]
 """The empty text is no server."""
 Address = Annotated[Text, BeforeValidator(_address)]
 

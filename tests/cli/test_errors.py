@@ -23,6 +23,7 @@ from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import ROOT, penstock
 from tests.support.harness import PATIENCE
 from tests.support.membership import register
+from tests.support.tls import certificate, encrypted, needs_openssl
 from tests.support.tracked import bury, letter, policy
 
 COMMANDS = [
@@ -220,6 +221,9 @@ async def test_what_is_no_database_is_not_taken_for_database_0(words: list[str],
         "redis://u:hun/ter2@h:1/0",
         "redis://h?password=hunter2&db=x",
         "redis://u:hunter2@h?ssl_chek=1",
+        "rediss://u:hunter2@h?ssl_cert_reqs=hunter2",
+        "redis://h?password=hun+ter2",
+        "'redis://u:hunter2@h'",
     ],
 )
 async def test_a_password_in_a_url_with_a_mistake_is_not_printed(url: str) -> None:
@@ -261,3 +265,28 @@ main()
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+
+
+async def refuse_tls(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"-ERR no TLS here\r\n")
+    writer.close()
+    await writer.wait_closed()
+
+
+@needs_openssl
+async def test_trouble_with_tls_is_named_as_such(server: EmbeddedServer, tmp_path: Path) -> None:
+    own, old = certificate(tmp_path / "own", "491231"), certificate(tmp_path / "old", "200102")
+    async with encrypted(server.port, own) as port, encrypted(server.port, old) as expired:
+        plain = await asyncio.start_server(refuse_tls, "127.0.0.1", 0)
+        untrusted = "has a certificate that is not trusted "
+        for url, reason in (
+            (f"rediss://localhost:{port}/0", rf"{untrusted}\(self.signed certificate\)"),
+            (f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={own}", f"{untrusted}.*is not valid for '127.0.0.1'"),
+            (f"rediss://localhost:{expired}/0?ssl_ca_certs={old}", rf"{untrusted}\(certificate has expired\)"),
+            (f"rediss://127.0.0.1:{plain.sockets[0].getsockname()[1]}", r"cannot speak TLS with .*\(wrong version"),
+        ):
+            result = await penstock("status", redis=url)
+            assert result.status == 1
+            assert re.search(reason, result.error)
+            assert not re.search("operation not permitted|start a server", result.error)
+        plain.close()

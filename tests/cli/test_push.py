@@ -153,3 +153,14 @@ async def test_a_long_line_comes_through_in_pieces() -> None:
 def _write(fd: int, data: bytes) -> None:
     with open(fd, "wb") as stream:
         stream.write(data)
+
+
+async def test_a_message_that_is_too_large_for_the_server_is_named(redis: Redis, redis_url: str) -> None:
+    await redis.config_set("proto-max-bulk-len", 1 << 20)
+    try:
+        result = await penstock("push", "in", redis=redis_url, stdin=b"one\n" + b"x" * (1 << 21))
+    finally:
+        await redis.config_set("proto-max-bulk-len", 512 << 20)
+    assert result.status == 1
+    assert "a message of 2,097,152 bytes, where the server takes 1,048,576: raise its proto" in result.error
+    assert "start a server" not in result.error

@@ -6,6 +6,7 @@ import pty
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -176,3 +177,11 @@ def test_each_type_has_its_form(reply: Reply, printed: bytes) -> None:
 
 def test_what_is_not_printable_is_escaped() -> None:
     assert quoted(b'\x00"\\\n\r\t\a\b\x7f\xff~ ') == r'"\x00\"\\\n\r\t\a\b\x7f\xff~ "'
+
+
+async def test_a_socket_is_named_by_its_url_and_n_is_its_database(tmp_path: Path) -> None:
+    with EmbeddedServer(unixsocket=str(tmp_path / "s")):
+        url = f"unix://{tmp_path}/s"
+        assert (await penstock("redis", "ping", redis=url)).text == "PONG\n"
+        assert (await penstock("redis", "-n", "3", "set", "key", "three", redis=f"{url}?db=1")).text == "OK\n"
+        assert (await penstock("redis", "get", "key", redis=f"{url}?db=3")).text == "three\n"

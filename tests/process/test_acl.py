@@ -132,7 +132,7 @@ async def test_rights_that_a_user_lacks_are_named_all_at_once_and_those_elsewher
     await grant(composition, servers)
     here, there = servers
     with Redis(port=here.port) as redis, Redis(port=there.port) as other:
-        less = "-blmove", "-lmove", "-client|setname", "resetkeys", "~t:fan:*", "~t:in"
+        less = "-blmove", "-lmove", "-client|setname", "-info", "resetkeys", "~t:fan:*", "~t:in"
         redis.execute_command("ACL", "SETUSER", "fan", *less)
         other.execute_command("ACL", "SETUSER", "send", "-lpushx", "-renamenx")
         with ExitStack() as stack:
@@ -143,7 +143,7 @@ async def test_rights_that_a_user_lacks_are_named_all_at_once_and_those_elsewher
             until(lambda: "resumed" in running["vpush"].log_text())
             log, elsewhere = running["mpush"].log_text(), running["vpush"].log_text()
         assert redis.llen("t:in") == 0
-    assert "lacks rights: +blmove +client|setname +lmove ~t:one ~t:two ~t:[x]; penstock acl FILE prints" in log
+    assert "lacks rights: +blmove +client|setname +info +lmove ~t:one ~t:two ~t:[x]; penstock acl FILE prints" in log
     assert "the other server: the user of this service lacks rights: +lpushx +renamenx; penstock acl" in elsewhere
 
 

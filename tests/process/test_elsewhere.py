@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis as Blocking
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
 
 from penstock.cli._servers import beside
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
-from tests.support.harness import Service
+from tests.support.harness import Service, until
 
 NAMES = {"in_": "in", "pending": "pending", "out": ["a", "b"], "redis_namespace": "demo"}
 
@@ -82,14 +85,55 @@ async def test_an_unreachable_server_is_named_with_the_option(redis: Any, redis_
 
 
 @pytest.mark.parametrize(
+    ("lists", "registrations"),
+    [
+        ("redis://127.0.0.1:{port}/0", "redis://127.0.0.1:{port}?db=1"),
+        ("redis://127.0.0.1:{port}?db=3", "redis://127.0.0.1:{port}/1?db=2"),
+        ("redis://[::ffff:127.0.0.1]:{port}/0", "redis://127.0.0.1:{port}/1"),
+        ("unix://{socket}?db=1", "redis://localhost:{port}/0"),
+        ("redis://localhost:{port}", "unix://{socket}?db=2"),
+    ],
+)
+async def test_the_other_server_is_found_however_its_url_is_written(
+    lists: str, registrations: str, tmp_path: Path
+) -> None:
+    with EmbeddedServer(unixsocket=str(tmp_path / "s")) as server, ExitStack() as ends:
+        here, there = (url.format(port=server.port, socket=tmp_path / "s") for url in (lists, registrations))
+        redis = ends.enter_context(Blocking.from_url(here))
+        if "ffff" in here and not reachable(redis):
+            pytest.skip("this machine has no IPv6")
+        service = ends.enter_context(Service("mpush", tmp_path / "log", **NAMES, redis=here, service_redis=there))
+        redis.lpush("in", "message")
+        until(lambda: redis.llen("a") == 1)
+        for url in (here, there):
+            for words in (["status", "demo"], ["audit", "demo"]):
+                result = await penstock(*words, redis=url)
+                assert (result.status, result.error) == (0, ""), words
+        result = await penstock("stop", "demo", "--all", redis=here)
+        assert (result.status, result.error) == (0, "")
+        assert await asyncio.to_thread(service.wait) == 0
+
+
+def reachable(redis: Blocking) -> bool:
+    with suppress(ConnectionError):
+        return bool(redis.ping())
+    return False
+
+
+@pytest.mark.parametrize(
     ("url", "server", "expected"),
     [
         ("redis://u:p@h:7000/1?x=1", "h:7000/0", "redis://u:p@h:7000/0?x=1"),
         ("rediss://:p@h/1", "h:6379/2", "rediss://:p@h/2"),
         ("redis://u:p@h:7000/1", "evil:7000/1", "redis://evil:7000/1"),
         ("redis://u:p@h:7000/1", "h:7001/1", "redis://h:7001/1"),
-        ("redis://u:p@h:7000/1", "/run/redis.sock", "unix:///run/redis.sock"),
+        ("redis://u:p@h:7000/1", "/run/redis.sock/1", "unix:///run/redis.sock?db=1"),
         ("unix:///run/redis.sock", "h:7001/1", "redis://h:7001/1"),
+        ("unix://:p@/run/redis.sock?db=1", "/run/redis.sock/0", "unix://:p@/run/redis.sock?db=0"),
+        ("redis://u:p@h:7000?db=1", "h:7000/0", "redis://u:p@h:7000/0"),
+        ("redis://u:p@[::1]:7000/1", "localhost:7000/0", "redis://u:p@[::1]:7000/0"),
+        ("redis://u:p@h:7000/1", "[2001:db8::1]:7000/1", "redis://[2001:db8::1]:7000/1"),
+        ("redis+sentinel://u:p@a,b/main", "a:26379,b:26379/main/1", "redis+sentinel://u:p@a,b/main?db=1"),
     ],
 )
 def test_a_login_is_sent_to_no_server_that_data_names(url: str, server: str, expected: str) -> None:

@@ -219,6 +219,22 @@ def test_a_server_that_refuses_is_named_once_and_waited_for(breakable: Line, ref
     assert PASSWORD not in service.log_text()
 
 
+def test_an_idle_connection_that_the_other_server_closes_is_no_outage(line: Line) -> None:
+    """Servers with ``timeout``, proxies and firewalls close it."""
+    service = line.up()
+    for number in range(3):
+        line.push(numbered(1, number))
+        line.until_arrived(numbered(number + 1))
+        until(lambda: line.here.llen("pending") == 0)
+        for client in line.there.client_list():
+            if client["name"] == "penstock-vpush":
+                line.there.client_kill_filter(_id=client["id"])
+        until(lambda: "penstock-vpush" not in {client["name"] for client in line.there.client_list()})
+    line.push(numbered(300, 3))
+    line.until_arrived(numbered(303))
+    assert logged(service, "waiting") == []
+
+
 def test_a_wrong_password_is_logged_and_waited_for(breakable: Line) -> None:
     there = breakable.there
     there.config_set("requirepass", "another")

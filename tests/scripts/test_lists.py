@@ -818,3 +818,14 @@ async def test_what_was_taken_goes_back_if_results_meet_a_key_of_another_type(re
     with pytest.raises(WrongType):
         await handle(orders, lambda message: message.also_push("out", "b"))
     assert sorted(await waiting(redis), key=int) == NUMBERS[:50]
+
+
+async def test_a_message_that_is_too_large_for_the_server_is_named(redis: Any, orders: List) -> None:
+    await redis.config_set("proto-max-bulk-len", 1 << 20)
+    try:
+        with pytest.raises(WrongCall, match="a message of 2,097,152 bytes, where the server takes 1,048,576"):
+            await orders.push(b"x" * (1 << 21))
+        await orders.push("b")
+    finally:
+        await redis.config_set("proto-max-bulk-len", 512 << 20)
+    assert await waiting(redis) == [b"b"]

@@ -94,7 +94,12 @@ def test_a_props_file_that_no_process_reads_is_a_part_that_is_not_started(tmp_pa
         ("redis://localhost", "localhost:6379/0"),
         ("redis://127.0.0.1:6379", "localhost:6379/0"),
         ("redis://user:secret@host:7000/2", "host:7000/2"),
-        ("unix:///tmp/redis.sock", "/tmp/redis.sock"),
+        ("redis://[::ffff:127.0.0.1]:6379?db=1", "localhost:6379/1"),
+        ("redis://[2001:DB8::1]:7000", "[2001:db8::1]:7000/0"),
+        ("unix:///tmp/redis.sock", "/tmp/redis.sock/0"),
+        ("unix:///tmp/redis.sock?db=2", "/tmp/redis.sock/2"),
+        ("redis+sentinel://b:1,a/main?db=1", "a:26379,b:1/main/1"),
+        ("redis+cluster://b:1,a", "a:6379,b:1/0"),
     ],
 )
 def test_urls_of_one_server_are_the_same(url: str, server: str) -> None:

@@ -200,6 +200,8 @@ def raw_numbers(code: str) -> list[str]:
                 used = [words[1], *(value for name, value in pairwise(words) if name in ("'EX'", "'PX'"))]
             case "HSET" | "HSETNX":
                 used = words[2::2]
+            case "HINCRBY":
+                used = [word for word in words[2:3] if re.search(r"\bhere\b", word)]  # all of a list, not one batch
             case _:
                 used = []
         found += [f"{call[1]} {word}" for word in used if is_calculated(word, code)]
@@ -220,5 +222,7 @@ call('PEXPIRE', key, life)
 call('SET', key, value, 'PX', left * 2)
 call('HSET', key, 'a', last + 1, 'b', string.format('%d', last + 1), 'c', words[2 * place])
 call('EXPIRE', key, string.format('%.0f', life))
+call('HINCRBY', key, 'count', -here)
+call('HINCRBY', key, 'count', count - 1)
 """
-    assert raw_numbers(code) == ["EXPIRE expire", "PEXPIRE life", "SET left * 2", "HSET last + 1"]
+    assert raw_numbers(code) == ["EXPIRE expire", "PEXPIRE life", "SET left * 2", "HSET last + 1", "HINCRBY -here"]

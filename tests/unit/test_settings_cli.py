@@ -142,3 +142,10 @@ def test_check_warns_of_a_server_that_the_environment_overrides_and_of_unverifie
     assert len(warnings) == 2
     assert "rediss://:***@h?ssl_cert_reqs=none in place of redis://user:***@localhost:6379/1" in warnings[0]
     assert "accepts any certificate" in warnings[1]
+
+
+@pytest.mark.parametrize("words", [("--check",), ()])
+def test_a_file_that_a_url_names_is_needed_on_this_machine(words: tuple[str, ...], capsys: Output) -> None:
+    assert status(*words, **{**ENVIRONMENT, "REDIS": "rediss://:s3cr3t@h?ssl_ca_certs=/no/such/file"}) == 2
+    said = capsys.readouterr().err
+    assert said == "REDIS: ssl_ca_certs=/no/such/file cannot be read: No such file or directory\n"

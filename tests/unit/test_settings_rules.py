@@ -154,3 +154,49 @@ def test_names_in_different_slots_are_reported_with_their_slots() -> None:
 
 def test_python_takes_python_names_only() -> None:
     assert one(popTimeout=5) == "popTimeout: unknown property: did you mean pop_timeout?"
+
+
+@pytest.mark.parametrize("given", ['"in"', "'in'", ' "in" ', '\'["a", "b"]\'', '"a","b"', "a, 'b'", "'a', b"])
+def test_quotes_that_an_env_file_has_kept_are_named(given: str) -> None:
+    (problem,) = refused(None, **{**ENVIRONMENT, "MPUSH_OUT": given})
+    assert problem == "MPUSH_OUT: it contains its quotes, as docker's --env-file hands them over: write it without them"
+
+
+@pytest.mark.parametrize("variable", ["REDIS", "MPUSH_REDIS", "MPUSH_IN", "MPUSH_POP_TIMEOUT"])
+def test_quotes_of_one_value_are_named_without_it(variable: str) -> None:
+    given = '"redis://:hunter2@h"'
+    (problem,) = refused(None, **{**ENVIRONMENT, variable: given})
+    assert problem.startswith(f"{variable}: it contains its quotes")
+    assert "hunter2" not in problem
+
+
+def test_quotes_within_a_value_belong_to_it() -> None:
+    environ = {**ENVIRONMENT, "MPUSH_IN": "it's", "MPUSH_OUT": '["a", "b"]', "MPUSH_PENDING": 'say "it"s'}
+    settings = Settings.load(None, environ)
+    assert (settings.in_, settings.out, settings.pending) == ("it's", ["a", "b"], 'say "it"s')
+
+
+@pytest.mark.parametrize(("word", "found"), [("no", "false"), ("on", "true"), ("7", "7"), ("1.5", "1.5")])
+@pytest.mark.parametrize("place", ["in: {}", "out: [a, {}]"])
+def test_a_name_that_yaml_reads_as_another_value_is_to_be_quoted(
+    word: str, found: str, place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mpush.yaml").write_text(place.format(word))
+    (problem,) = (line for line in refused(tmp_path / "mpush.yaml") if ", found" in line)
+    assert f", found {found}" in problem
+    assert problem.endswith(": YAML reads some words and numbers as other values: write it in quotes")
+
+
+@pytest.mark.parametrize("number", ["0123", "12:30", "-010", "1:30.5", "00"])
+@pytest.mark.parametrize("place", ["in: {}", "popTimeout: {}", "out: [a, {}]"])
+def test_a_number_that_yaml_reads_as_another_one_is_refused(number: str, place: str, tmp_path: Path) -> None:
+    (tmp_path / "mpush.yaml").write_text("redis: redis://h\n" + place.format(number))
+    (problem,) = refused(tmp_path / "mpush.yaml", **ENVIRONMENT)
+    words = "YAML reads a number with a colon, or with 0 before it, as another one: write it in quotes"
+    assert problem == f"{tmp_path}/mpush.yaml:2: {words}"
+
+
+@pytest.mark.parametrize("number", ["0", "10", "0.5", "0x1F", "'0123'", "-1", "1e1"])
+def test_other_numbers_of_yaml_are_read(number: str, tmp_path: Path) -> None:
+    (tmp_path / "mpush.yaml").write_text(f"popTimeout: {number}")
+    assert not [line for line in refused(tmp_path / "mpush.yaml") if "YAML" in line]

@@ -211,7 +211,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     "url",
     [
         "redis://user:s3cr3t@there:6379/1",
-        "rediss://:s3cr3t@there:6379/1?ssl_ca_certs=/ca.pem",
+        "rediss://:s3cr3t@there:6379/1?ssl_min_version=772",
         "unix:///socket?password=s3cr3t",
     ],
 )
@@ -247,3 +247,21 @@ def test_start_is_refused_with_status_2_and_everything_that_is_wrong() -> None:
     assert ended.returncode == 2
     assert '"in" is `in` as well: expected another list' in ended.stderr
     assert "VPUSH_BATCH: expected a whole number of messages from 1 to 5000" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "is_loop"),
+    [
+        ("redis://localhost:6379?db=1", "redis://localhost:6379?db=2", False),
+        ("redis://localhost:6379/1", "redis://127.0.0.1?db=1", True),
+        ("unix:///s?db=1", "unix:///s?db=2", False),
+        ("rediss://h?ssl_cert_reqs=none", "redis://H:6379/0", True),
+    ],
+)
+def test_a_list_of_the_same_server_is_a_loop_however_its_url_is_written(here: str, there: str, is_loop: bool) -> None:
+    named = {"redis": here, "out_redis": there, "in_": "orders", "out": "orders"}
+    if is_loop:
+        with pytest.raises(SettingsError, match=r'"orders" on the same server is `in` as well: .* round for ever'):
+            made(**named)
+    else:
+        assert made(**named).lists()["orders"] == "in"

@@ -17,7 +17,7 @@ from penstock.bus.move.transfer import Moved, Transfer, seal
 from penstock.bus.placement import INDEX, Placement
 from penstock.encoding import decoded
 from penstock.errors import Fenced, Occupied, PenstockError
-from penstock.urls import address_of
+from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus
@@ -38,7 +38,7 @@ class Mover:
         self._bus, self._target = bus, target
         self._index = INDEX[placement]
         self._urls = [each.url for each in bus.instances]
-        self._by_address = {address_of(each.url): each for each in bus.instances}
+        self._by_address = {server_of(each.url): each for each in bus.instances}
 
     async def plan(self, pattern: str = "*", advance: Callable[[int], None] = lambda _: None) -> list[Step]:
         """Return what has to be done for the queues that match ``pattern``, sorted by name.
@@ -81,7 +81,7 @@ class Mover:
         """
         for each in step.late:
             await self.gather(replace(step, source=each, target=step.source))
-        sealed = await seal(step, f"carried {secrets.token_hex(8)} {address_of(step.target.url)}")
+        sealed = await seal(step, f"carried {secrets.token_hex(8)} {server_of(step.target.url)}")
         if sealed is None:
             return
         state, token, address = decoded(sealed[0]).split(" ", 2)

@@ -8,7 +8,7 @@ from penstock.bus.move.plan import Step
 from penstock.bus.move.transfer import KEPT_SECONDS, MESSAGES, SIZE
 from penstock.bus.scripts import ADOPT, GATHER, SWEEP
 from penstock.encoding import encoded
-from penstock.urls import address_of
+from penstock.urls import server_of
 
 
 async def gather(step: Step, is_stopping: Callable[[], bool]) -> int:
@@ -17,7 +17,7 @@ async def gather(step: Step, is_stopping: Callable[[], bool]) -> int:
     Return how many. Two at once do no harm: each batch has a name, and says which one it follows.
     """
     names, gathered = Names(step.name), 0
-    source = encoded(address_of(step.source.url))
+    source = encoded(server_of(step.source.url))
     while not is_stopping():
         former = await step.target.command("HGET", names.arrival, source) or b""
         batch, *words = await step.source.run(

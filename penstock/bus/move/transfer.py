@@ -13,7 +13,7 @@ from penstock.bus.move.plan import Step
 from penstock.bus.scripts import CARRY, FORGET, HAND_OVER, PREPARE, RECEIVE, RETIRE, SEAL, TAKE_OVER, UNSEAL
 from penstock.encoding import encoded
 from penstock.errors import Gone, NotDurable, PenstockError, Unconfirmed
-from penstock.urls import address_of
+from penstock.urls import server_of
 
 MESSAGES: Final = 500
 SIZE: Final = 1 << 20
@@ -52,7 +52,7 @@ class Transfer:
         self._source, self._target = step.source, step.target
         self._step, self._token, self._moved, self._is_stopping = step, token, moved, is_stopping
         self._names = Names(step.name)
-        address = address_of(step.target.url)
+        address = server_of(step.target.url)
         self._ticket, self._handed = f"carried {token} {address}", f"handed {token} {address}"
 
     async def run(self, state: str) -> bool:

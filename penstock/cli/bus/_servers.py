@@ -11,7 +11,7 @@ from penstock.cli._frame import DEFAULT_URL, Failed, Misused, connected
 from penstock.cli._text import shown
 from penstock.cli._url import URL_FORMS
 from penstock.secrets import FILE_SUFFIX, NoSecret, resolve_reference, secret_in_file
-from penstock.urls import without_login
+from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -56,7 +56,7 @@ async def all_connected(
 
 def require_different(urls: Sequence[str]) -> None:
     """Raise ``Misused`` if ``urls`` has a server twice."""
-    if len({str(without_login(url)) for url in urls}) < len(urls):
+    if len(set(map(server_of, urls))) < len(urls):
         raise Misused("a server is named twice: name each once")
 
 

@@ -14,7 +14,7 @@ from penstock.cli._progress import progress
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli._url import resolve_url
 from penstock.cli.bus._servers import Servers, all_connected
-from penstock.urls import address_of
+from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus
@@ -68,17 +68,17 @@ async def _move(
 
     if placement not in [*Placement]:
         raise Misused(f"--placement {shown(placement)}: expected {' or '.join(Placement)}")
-    addresses = [address_of(url) for url in urls]
+    addresses = [server_of(url) for url in urls]
     if len(urls) < 2:
         raise Misused("expected at least two servers: all of the bus, in its order")
-    if to is not None and address_of(to) not in addresses:
+    if to is not None and server_of(to) not in addresses:
         raise Misused(f"--to {masked(to)} is not one of the servers")
     if not re.fullmatch(DURABILITY, durability):
         raise Misused(f"--durability {shown(durability)}: expected memory, aof, replicas:N or replicas:majority")
     async with all_connected(urls) as clients:
         keys = sum([await redis.dbsize() for redis in clients.values()])
     async with Bus(*urls, placement=placement, patience=PATIENCE_SECONDS, durability=durability) as bus:
-        target = None if to is None else bus.instances[addresses.index(address_of(to))]
+        target = None if to is None else bus.instances[addresses.index(server_of(to))]
         mover = Mover(bus, placement=Placement(placement), target=target)
         with progress("keys", keys) as advance:
             steps = await mover.plan(pattern, advance)

@@ -10,8 +10,9 @@ local function still_counted(list, here)
   if not holds then return 0 end
   local counted = tonumber(redis.call('HGET', holds, list) or 0) or here
   if counted <= here then return counted end
-  if type(redis.pcall('HINCRBY', missing, list, counted - here)) == 'number' then
-    redis.pcall('HINCRBY', missing, 'count', counted - here)
+  local gone = string.format('%.0f', counted - here)
+  if type(redis.pcall('HINCRBY', missing, list, gone)) == 'number' then
+    redis.pcall('HINCRBY', missing, 'count', gone)
     if here > 0 then redis.call('HSET', holds, list, string.format('%.0f', here)) else redis.call('HDEL', holds, list) end
   end
   return here

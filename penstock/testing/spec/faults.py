@@ -22,6 +22,7 @@ from penstock.testing.service_process import ServiceProcess
 from penstock.testing.spec.declared import Fault
 from penstock.testing.spec.injection import Injector
 from penstock.testing.spec.keys import Places
+from penstock.urls import split_server
 
 START_SECONDS: Final = 30.0
 """Time for a service to register after its start."""
@@ -61,7 +62,7 @@ class Faults:
     async def held(self, place: Place) -> AsyncIterator["Redis"]:
         """Yield a client of the server of ``place``; no fault hits the server or the key meanwhile."""
         redis = self._sandbox.client(place.server)
-        async with self._locks[place.server.partition("/")[0]], self._locks[str(place)]:
+        async with self._locks[split_server(place.server)[0]], self._locks[str(place)]:
             await answered(redis.ping)
             yield redis
 

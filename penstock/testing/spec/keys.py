@@ -8,6 +8,7 @@ from penstock.composition.service import DEFAULT_URL
 from penstock.shape import Place
 from penstock.testing.sandbox import host_of
 from penstock.testing.spec.schema import did_you_mean
+from penstock.urls import split_server
 
 AT: Final = " @ "
 ONLY_SERVER: Final = "server"
@@ -28,9 +29,9 @@ class Places:
         """Return the place of a key. Raise ``ValueError`` if it is unknown or on several servers."""
         key, at, server = text.rpartition(AT)
         if at:
-            host, _, database = server.partition("/")
-            return Place(key, f"{self.host(host)}/{database or 0}")
-        found = [place for place in self._known.get(text, ()) if place.server.partition("/")[0] in self.hosts]
+            host, database = split_server(server)
+            return Place(key, f"{self.host(host)}/{database}")
+        found = [place for place in self._known.get(text, ()) if split_server(place.server)[0] in self.hosts]
         if len(found) == 1:
             return found[0]
         if found:

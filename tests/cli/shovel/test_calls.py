@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.testing.server import EmbeddedServer
-from penstock.urls import address_of
+from penstock.urls import server_of
 from tests.cli.given import left, push
 from tests.cli.shovel.moving import (
     HALFWAY,
@@ -123,11 +123,11 @@ def test_a_place_is_the_same_however_it_is_written() -> None:
         "rediss://:p@h:6379/0?ssl_cert_reqs=none",
         "redis://H?db=0",
     ]
-    assert len({address_of(url) for url in same}) == 1
+    assert len({server_of(url) for url in same}) == 1
     others = ["redis://h/1", "redis://h?db=1", "redis://h:6380", "redis://other", "unix:///h", "unix:///h?db=1"]
     several = ["redis+sentinel://u:p@a:1,b:2/main", "redis+sentinel://a:1,b:2/other", "redis+sentinel://a:1/main"]
-    assert len({address_of(url) for url in [same[0], *others, *several]}) == 1 + len(others) - 1 + len(several)
-    assert address_of(several[0]) == address_of("redis+sentinel://a:1,b:2/main")
+    assert len({server_of(url) for url in [same[0], *others, *several]}) == 1 + len(others) - 1 + len(several)
+    assert server_of(several[0]) == server_of("redis+sentinel://a:1,b:2/main")
 
 
 async def on_terminal(*words: str) -> tuple[Process, int]:

@@ -16,10 +16,11 @@ call('HDEL', notes, list)
 for place = 1, #counters, 2 do
   local delivered, dropped = counters[place], counters[place + 1]
   local here = math.min(left, tonumber(call('HGET', delivered, list) or 0) or 0)
-  if here > 0 and type(redis.pcall('HINCRBY', dropped, list, here)) == 'number' then
-    redis.pcall('HINCRBY', dropped, 'count', here)
-    redis.pcall('HINCRBY', delivered, list, -here)
-    redis.pcall('HINCRBY', delivered, 'count', -here)
+  local gone, back = string.format('%.0f', here), string.format('%.0f', -here)
+  if here > 0 and type(redis.pcall('HINCRBY', dropped, list, gone)) == 'number' then
+    redis.pcall('HINCRBY', dropped, 'count', gone)
+    redis.pcall('HINCRBY', delivered, list, back)
+    redis.pcall('HINCRBY', delivered, 'count', back)
     left = left - here
   end
 end
