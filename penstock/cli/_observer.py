@@ -7,7 +7,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli._frame import Failed, connected
-from penstock.cli._text import age
+from penstock.cli._text import age, shown
 from penstock.composition.draw.sketch import Figures, Sketch
 from penstock.composition.live.samples import Sample, Samples
 from penstock.composition.model import Composition
@@ -143,6 +143,7 @@ def _activity(namespace: str, samples: Samples) -> str:
         words.append(_per_second(rate))
     if service.pending:
         words.append(f"{service.pending:,} in hand")
+    words += [f"waits: {shown(reason)}" for reason in service.waits]
     return ", ".join(words)
 
 

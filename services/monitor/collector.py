@@ -33,6 +33,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "link_round_trip_seconds": ("Seconds from sending the last batch until its answer.", ()),
     "instances": ("Instances that renew their registrations in time.", ("service",)),
     "instances_late": ("Instances that have missed a renewal: dead, hanging, or out of reach.", ("service",)),
+    "instances_waiting": (
+        "Instances that wait, by what for: a full list, a key of the wrong type, another server.",
+        ("service", "reason"),
+    ),
     "instance_renewed_seconds": (
         "Seconds since an instance last renewed its registration.",
         ("id", "service", "host"),
@@ -227,6 +231,9 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], state: NamespaceState) -> 
     for instance in state.instances:
         alive[instance.service] += not instance.late
         add("instance_renewed_seconds", instance.renewed_ago, instance.id, instance.service, instance.host)
+    waiting = Counter((one.service, one.waits) for one in state.instances if one.waits and not one.late)
+    for labels, count in waiting.items():
+        add("instances_waiting", count, *labels)
     for service, count in alive.items():
         add("instances", count, service)
         add("instances_late", late[service], service)

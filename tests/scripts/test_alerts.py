@@ -26,6 +26,7 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockServerFull": {f"penstock_memory_ratio{{{NS}}}": "0.97x60"},
     "PenstockServerReadOnly": {f"penstock_replica{{{NS}}}": "1x60"},
     "PenstockServerDisk": {f"penstock_disk_failed{{{NS}}}": "1x60"},
+    "PenstockWaiting": {f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "2x60"},
     "PenstockPilesUp": {f'penstock_list_length{{{NS},list="a",role="out"}}': "1100+10x60"},
     "PenstockOldMessage": {f"penstock_oldest_in_flight_seconds{{{NS}}}": "700x60"},
     "PenstockDeadLetters": {f'penstock_dead_total{{{NS},reason="timeout"}}': "0+1x60"},
@@ -62,6 +63,7 @@ WELL: Final[dict[str, str]] = {
     f'penstock_dead_total{{{NS},reason="cancelled"}}': "0+1x60",
     f'penstock_instances{{{NS},service="mpush"}}': "1x60",
     f'penstock_instances_late{{{NS},service="mpush"}}': "0x60",
+    f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "_x47 1x9",
     f"penstock_oldest_in_flight_seconds{{{NS}}}": "9x60",
     **{f'penstock_dead_total{{{NS},reason="{reason}"}}': "7x60" for reason in ("timeout", "poison")},
     **{
