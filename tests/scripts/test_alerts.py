@@ -102,6 +102,19 @@ def test_an_alert_fires_when_it_should_and_not_when_all_is_well(alert: str, tmp_
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
+@needs_promtool
+@pytest.mark.parametrize("alert", ["PenstockNoInstance", "PenstockLinkDown", "PenstockNoGateway", "PenstockNoHttp"])
+@pytest.mark.parametrize("refuses", ["replica", "disk_failed"])
+def test_an_alert_blames_no_instance_whose_server_refuses_writes(alert: str, refuses: str, tmp_path: Path) -> None:
+    """A replica lets nobody renew a registration or a lease: what is wrong is the server, which has its own alert."""
+    server = {f"penstock_{name}{{{NS}}}": f"{int(name == refuses)}x60" for name in ("replica", "disk_failed")}
+    file = tmp_path / "tests.yaml"
+    tests = [_test(alert, FIRES[alert] | server, False)]
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
+    tested = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
 def _test(alert: str, samples: dict[str, str], fires: bool) -> dict[str, Any]:
     """Return a test group for promtool: the alert's expected state after 50 minutes."""
     query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
