@@ -18,7 +18,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
     "outcomes_waiting": ("Outcomes of tasks of hqueue that wait for their lists and webhooks.", ()),
     "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
-    "memory_ratio": ("Used fraction of the server's maxmemory: at 1 it refuses writes; 0 if it has none.", ()),
+    "memory_ratio": (
+        "Used fraction of the server's maxmemory: at 1 it refuses writes. Without maxmemory, of its machine's memory.",
+        (),
+    ),
     "replica": ("1 if the server is a replica and takes no writes, else 0.", ()),
     "disk_failed": ("1 if the server's last write to its disk has failed, else 0: then it refuses writes.", ()),
     "link_up": (
