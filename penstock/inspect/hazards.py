@@ -1,7 +1,8 @@
-"""Hazards that delete messages behind a service's back: a TTL on one of its lists, or a server that evicts keys."""
+"""Hazards: what deletes messages behind a service's back (a TTL, a server that evicts), and what stops all writes."""
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
@@ -9,6 +10,9 @@ from redis.exceptions import ResponseError
 from penstock.encoding import encoded
 from penstock.inspect.namespace import ServiceKey, service_keys
 from penstock.keys import Keys
+
+DISK_STATES: Final = ("aof_last_write_status", "rdb_last_bgsave_status")
+"""Fields of INFO that are ``ok`` unless the last write to the disk has failed: then a server refuses writes."""
 
 
 async def hazards(redis: "Redis", keys: Keys) -> list[str]:
@@ -39,6 +43,19 @@ def describe_expiry(name: str, seconds: float, held: ServiceKey | None = None) -
         f" with its {held.length:,} message{'s' if held.length > 1 else ''}" if held else " with all messages in it"
     )
     return f"{name!r} has a TTL and is gone in {seconds:,.0f} s{messages}; expected none: PERSIST {name}"
+
+
+async def describe_refusal(*servers: "Redis") -> str:
+    """Return, in words, why one of ``servers`` takes no writes; empty if all do, or if we may not ask."""
+    for redis in servers:
+        with suppress(ResponseError):
+            info: Any = await redis.info()
+            if info.get("role", "master") != "master":
+                primary = f"{info.get('master_host')}:{info.get('master_port')}"
+                return f"the server is a replica of {primary} and takes no writes"
+            if any(info.get(name, "ok") != "ok" for name in DISK_STATES):
+                return "the server could not write to its disk and takes no writes"
+    return ""
 
 
 async def describe_eviction(redis: "Redis") -> str | None:

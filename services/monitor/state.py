@@ -11,6 +11,7 @@ from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
 from penstock.inspect import pending
+from penstock.inspect.hazards import DISK_STATES
 from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
 from penstock.keys import Keys
@@ -73,7 +74,7 @@ async def read_states(redis: "Redis", service_redis: "Redis", namespaces: Iterab
     limit = info.get("maxmemory", 0) or info.get("total_system_memory", 0)
     used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
     memory, replica = used / limit if limit else 0, info.get("role", "master") != "master"
-    disk_failed = any(info.get(name, "ok") != "ok" for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
+    disk_failed = any(info.get(name, "ok") != "ok" for name in DISK_STATES)
     states = [await _read_state(redis, service_redis, Keys(namespace)) for namespace in namespaces]
     return [replace(state, memory=memory, replica=replica, disk_failed=disk_failed) for state in states]
 

@@ -231,6 +231,20 @@ async def test_an_unknown_namespace_is_a_failure_that_names_the_known(redis: Red
     )
 
 
+async def test_a_replica_is_said_to_be_one_and_instances_are_not_blamed(redis: Redis, redis_url: str) -> None:
+    await renewed(redis, "demo", "1", ago=41)
+    assert (await penstock("status", "demo", "--json", redis=redis_url)).json["refuses_writes"] == ""
+    await redis.replicaof("127.0.0.1", 1)
+    try:
+        one, all_of_it = [(await penstock("status", *words, redis=redis_url)).text for words in (["demo"], [])]
+        found = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    finally:
+        await redis.replicaof("NO", "ONE")
+    said = "the server is a replica of 127.0.0.1:1 and takes no writes"
+    assert (said in one, said in all_of_it, found["refuses_writes"]) == (True, True, said)
+    assert "late: missed its heartbeat" not in one
+
+
 async def test_registrations_may_be_on_another_server(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     with EmbeddedServer(directory=tmp_path) as other:
         async with Redis.from_url(other.url) as registry:
