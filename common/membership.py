@@ -137,8 +137,13 @@ class Membership(Generic[S]):
 
     @property
     def deleted(self) -> bool:
-        """Return whether somebody deleted the registration."""
+        """Return whether somebody deleted or overwrote the registration."""
         return self._presence is Presence.DELETED
+
+    @property
+    def gone(self) -> str:
+        """Return, in words, what somebody did to the registration if it is ``deleted``."""
+        return self._registry.gone
 
     @property
     def reload_order(self) -> str | None:

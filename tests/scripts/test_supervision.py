@@ -23,6 +23,7 @@ class Deleted:
     """A membership that finds at once that its registration was deleted."""
 
     deleted = True
+    gone = "deleted"
     reload_order = None
 
     async def enter(self, context: object) -> None:
