@@ -88,7 +88,7 @@ def test_mp_11_in_and_pending_are_required_and_differ() -> None:
 def test_mp_12_out_is_a_list_of_names_that_do_not_repeat() -> None:
     assert one(out=...).startswith("out: missing")
     assert one(out=[]) == "out: expected a list of names, found a list of 0"
-    assert one(out="a") == 'out: expected a list of names, found "a"'
+    assert one(out="a") == 'out: expected a list of names, found "a": put it in [brackets]'
     assert one(out=["a", 5]) == "out: expected a list of names, found 5 as item 2"
     assert one(out=["a", "b", "a"]).startswith('out: "a" more than once')
     assert one(out=[f"list {number}" for number in range(5_001)]).startswith("out: 5,001 lists: one step of the server")
