@@ -1,11 +1,13 @@
 """A composition: the processes of a Procfile, run together on this machine."""
 
 import asyncio
+import json
 import os
 import queue
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -142,7 +144,7 @@ class ProcessGroup:
     def _print(self, line: Line) -> None:
         width = max(map(len, self.commands))
         for text in line.texts:
-            print(f"{line.time:%H:%M:%S} {line.name:{width}} | {text}", flush=True)
+            print(f"{line.time:%H:%M:%S} {line.name:{width}} | {for_people(text)}", flush=True)
 
     def _signal(self, number: signal.Signals, names: Iterable[str]) -> None:
         for name in names:
@@ -172,6 +174,20 @@ class ProcessGroup:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def for_people(text: str) -> str:
+    """Return the log line of a service as it is at a terminal, if this is one; any other text unchanged."""
+    if not (sys.stdout.isatty() and text.startswith("{")):
+        return text
+    from structlog.dev import ConsoleRenderer
+
+    try:
+        event = json.loads(text)
+    except ValueError:
+        return text
+    is_log = "event" in event and event.pop("timestamp", None)
+    return str(ConsoleRenderer()(None, "", event)) if is_log else text
 
 
 async def stoppable(work: Coroutine[Any, Any, T]) -> T:
