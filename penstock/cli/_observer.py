@@ -23,6 +23,9 @@ CLIENT_NAME: Final = "penstock-map"
 REPLY_TIMEOUT: Final = 3.0
 """Seconds without a reply after which a server counts as unreachable until the next sample."""
 
+WATCHED_SECONDS: Final = 5.0
+"""Seconds from which it is worth saying that a message waits for longer than somebody has watched."""
+
 
 class Observer:
     """``files`` is the composition; if None, the services that registered on the server at ``url`` are."""
@@ -128,7 +131,7 @@ def _figures(place: Place, samples: Samples) -> Figures:
     words += [f"{_per_second(rate)} {way}" for rate, way in ((stats.arriving, "in"), (stats.leaving, "out")) if rate]
     if stats.arriving is None and stats.growth:
         words.append(f"{'+' if stats.growth > 0 else '-'}{_per_second(abs(stats.growth))}")
-    if stats.oldest is not None and stats.length:
+    if stats.oldest is not None and stats.length and (stats.oldest >= WATCHED_SECONDS or not stats.at_least):
         words.append(f"oldest {'over ' if stats.at_least else ''}{age(stats.oldest)}")
     return Figures(", ".join(words), stats.piles_up)
 
