@@ -114,7 +114,7 @@ class Run:
         return Report(self._chosen.seed, points, results, time.monotonic() - self._begun, books)
 
     def _forecast(self, points: Sequence[Point], injections: Sequence[Injection], lanes: int) -> str:
-        seconds = expected(self._composition, injections, lanes)
+        seconds = expected(self._composition, injections, lanes) + self._redelivery
         length = f"{seconds / 60:.1f} min" if seconds > 90 else f"{max(seconds, 5):.0f} s"
         faults = f"{len(injections):,} fault{'s' * (len(injections) != 1)}"
         return f"{faults}, {len(points):,} points, {lanes} at a time: about {length}"
