@@ -111,7 +111,9 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
     if refusal:
         typer.echo(f"{refusal}: {REFUSED}")
     if lists:
-        print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
+        aged = any(one.oldest is not None for one in lists)
+        columns = ("list", "role", "length", *(["oldest"] if aged else []))
+        print_table("Lists", columns, [_list(one)[: len(columns)] for one in lists])
     elif without := await services_without_lists(redis, namespace):
         typer.echo(f"{shown(namespace)}: {shown(', '.join(without))} has no lists")
     else:
