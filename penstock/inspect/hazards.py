@@ -7,7 +7,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.encoding import encoded
+from penstock.encoding import counted, encoded
 from penstock.inspect.namespace import ServiceKey, service_keys
 from penstock.keys import Keys
 
@@ -39,9 +39,7 @@ async def expiring_keys(redis: "Redis", names: Iterable[str]) -> dict[str, float
 
 def describe_expiry(name: str, seconds: float, held: ServiceKey | None = None) -> str:
     """Return, in words, that list ``name`` expires in ``seconds``, and the command that prevents it."""
-    messages = (
-        f" with its {held.length:,} message{'s' if held.length > 1 else ''}" if held else " with all messages in it"
-    )
+    messages = f" with its {counted(held.length, 'message')}" if held else " with all messages in it"
     return f"{name!r} has a TTL and is gone in {seconds:,.0f} s{messages}; expected none: PERSIST {name}"
 
 
@@ -68,6 +66,6 @@ async def describe_eviction(redis: "Redis") -> str | None:
         policy, most = str(info.get("maxmemory_policy", "noeviction")), int(info.get("maxmemory", 0))
         if policy.startswith("allkeys") and most:
             gone = int((await redis.info("stats")).get("evicted_keys", 0))
-            already = f", and has deleted {gone:,} keys so far" if gone else ""
+            already = f", and has deleted {counted(gone, 'key')} so far" if gone else ""
             return f"the server deletes any key once it uses {most:,} bytes (maxmemory-policy {policy}){already}"
     return None

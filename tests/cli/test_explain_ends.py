@@ -122,6 +122,6 @@ async def test_unknown(redis: Redis, redis_url: str) -> None:
     await event(redis, "done", "2", "b")
     assert without_times(await penstock("explain", "demo", "3", redis=redis_url)) == [
         "Message 3 is unknown in demo.",
-        "2 messages wait in in, not registered yet: it may be among them.",
+        "In in, not registered yet: 2 messages; it may be among them.",
         "The events reach back to T: it may have been done before that.",
     ]
