@@ -51,7 +51,8 @@ DURABLE: Final = {"memory": (), "aof": ("WAITAOF", "LPUSH", "LPOP")}
 def least(settings: "ServiceSettings") -> dict[str, Rights]:
     """Return the rights that the service needs, by the URL of the server."""
     keys: dict[str, set[str]] = {settings.redis: set()}
-    for end in settings.shape().ends:
+    shape = settings.shape()
+    for end in (*shape.ends, *shape.watched):  # of the latter it reads the type, to name a key of a wrong one
         patterns = keys.setdefault(end.url, set())
         patterns |= {glob_escaped(end.key)} | ({f"{glob_escaped(end.key)}:*"} if end.role == "pending" else set())
     for url, more in settings.patterns().items():
@@ -63,7 +64,7 @@ def least(settings: "ServiceSettings") -> dict[str, Rights]:
             keys.setdefault(url, set()).add(f"{glob_escaped(settings.redis_namespace)}:*")
         keys[settings.redis].update(Keys(settings.redis_namespace).directories)
         commands[registry] = commands.get(registry, frozenset()) | REGISTERING | of(LUA / name for name in REGISTRY)
-    spaces = [settings.redis_namespace, *settings.shape().watches] if "PUBLISH" in commands[settings.redis] else []
+    spaces = [settings.redis_namespace, *shape.watches] if "PUBLISH" in commands[settings.redis] else []
     channels = tuple(Keys(glob_escaped(name)).due for name in spaces if name)
     return {
         url: Rights(tuple(sorted(keys[url])), commands[url], channels if url == settings.redis else ()) for url in keys

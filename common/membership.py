@@ -47,6 +47,8 @@ class Membership(Generic[S]):
         self._one_server = registry_redis is redis
         self._lease: Lease | None = None
         self._presence = Presence.LOST
+        self._noted = ""
+        """What the registration says that this instance waits for."""
         self._announced = self._counted = False
         self._renewals = self._looks = 0
         """Since the registration."""
@@ -59,7 +61,7 @@ class Membership(Generic[S]):
         """Register if necessary, adopt what dead instances left, and wait for the lease if the service is ordered."""
         async with self._one_at_a_time:
             if self._presence is Presence.HERE:
-                self._presence = await self._registry.renew(trouble=context.outage.reason or "")
+                await self._renew_registration(context)
             if self._presence is Presence.LOST:
                 await self._register()
             if self._presence is Presence.DELETED:
@@ -76,11 +78,16 @@ class Membership(Generic[S]):
             await asyncio.sleep(HOLD_POLL_SECONDS)
 
     async def check(self, context: Context[S]) -> bool:
-        """Return whether the run may go on; renew registration and lease if due. Call it every second or so."""
+        """Return whether the run may go on; renew registration and lease if due. Call it every second or so.
+
+        The registration also says soon what the instance waits for, and that it waits no longer.
+        """
         async with self._one_at_a_time:
             if time.monotonic() >= self._renew_at or context.unregistered.is_set():
                 context.unregistered.clear()
                 await self._renew(context)
+            elif self._presence is Presence.HERE and self._noted != context.trouble:
+                await self._renew_registration(context, compact=False)
             elif self._presence is Presence.HERE:
                 self._presence = await self._registry.check()
         return self._presence is Presence.HERE and await self._has_lease(context)
@@ -89,13 +96,18 @@ class Membership(Generic[S]):
         self._renew_at = 0.0  # until all of it is done
         looks = self._is_caretaker()
         self._renewals += 1
-        self._presence = await self._registry.renew(compact=looks, trouble=context.outage.reason or "")
+        await self._renew_registration(context, compact=looks)
         if self._presence is Presence.HERE:
             await self._orphans.record_ownership(now=self._registry.renewed if self._one_server else None)
             await self._expire_metrics()
             if looks or self._orphans.changed:
                 await self._take_care(context)
             self._renew_at = time.monotonic() + self._settings.service_renew
+
+    async def _renew_registration(self, context: Context[S], *, compact: bool = True) -> None:
+        trouble = context.trouble
+        self._presence = await self._registry.renew(compact=compact, trouble=trouble)
+        self._noted = trouble
 
     def _is_caretaker(self) -> bool:
         """Return whether this renewal looks for dead instances: by chance among several, by count for a lone one."""
@@ -125,8 +137,13 @@ class Membership(Generic[S]):
 
     @property
     def deleted(self) -> bool:
-        """Return whether somebody deleted the registration."""
+        """Return whether somebody deleted or overwrote the registration."""
         return self._presence is Presence.DELETED
+
+    @property
+    def gone(self) -> str:
+        """Return, in words, what somebody did to the registration if it is ``deleted``."""
+        return self._registry.gone
 
     @property
     def reload_order(self) -> str | None:
@@ -159,7 +176,7 @@ class Membership(Generic[S]):
         await self._registry.register()
         self._renew_at = time.monotonic() + self._settings.service_renew
         self._set_lease()
-        self._last_token = None
+        self._last_token, self._noted = None, ""
         self._announced = self._counted = False
         self._renewals = self._looks = 0
         self._presence = Presence.HERE

@@ -4,7 +4,7 @@ import re
 import time
 from typing import Final
 
-from redis.exceptions import AskError, InvalidResponse
+from redis.exceptions import AskError, InvalidResponse, ReadOnlyError
 from structlog.typing import FilteringBoundLogger
 
 from penstock.connection import OTHER_SERVER
@@ -70,4 +70,6 @@ def _kind(error: Exception) -> str:
     """Return one word for all errors with one reason: lost connections differ from one attempt to the next."""
     if isinstance(error, Refused | WrongType):
         return describe(error)
+    if str(error).startswith("UNBLOCKED"):  # the server has become a replica, and says so from the next command on
+        return ReadOnlyError.__name__
     return f"{OTHER_SERVER if str(error).startswith(OTHER_SERVER) else ''}{type(error).__name__}"

@@ -73,14 +73,14 @@ class Process(Generic[S]):
 
     async def _stay(self) -> None:
         """Wait for a signal: a container that ended would be started again, against the order to stop."""
-        self._log.info("idle until a signal comes", reason="the registration was deleted")
+        self._log.info("idle until a signal comes", reason=self._problem())
         self._stop.clear()
         await self._stop.wait()
 
     def _problem(self) -> str | None:
         """Return why the service does not do its work; None while it does."""
-        if self._deleted:
-            return "stopped: its registration was deleted"
+        if self._membership and self._membership.deleted:
+            return f"stopped: its registration was {self._membership.gone}"
         if self._outage.reason:
             return f"waiting: {self._outage.reason}"
         if (silent := self._supervisor.unchecked) > MAX_UNCHECKED:

@@ -29,7 +29,7 @@ _next_id, _register, _renew, _compact, _deregister, _answer = (
 class Presence(Enum):
     HERE = "here"
     DELETED = "deleted"
-    """Somebody removed the registration: an order to stop."""
+    """Somebody removed the registration, or it is another process's: an order to stop."""
     LOST = "lost"
     """The server lost it, or it ran out unrenewed: register anew."""
 
@@ -44,6 +44,8 @@ class Registry:
         self.id = ""
         self.alive: set[str] = set()
         """The other listed instances that were alive at this one's last renewal that compacted."""
+        self.gone = "deleted"
+        """What became of the registration, once it is ``Presence.DELETED``, in words."""
         self.reload_order: str | None = None
         """The last value seen of the field ``reload``: each new value is an order to reload the settings."""
         self._renewed = 0
@@ -175,6 +177,9 @@ class Registry:
         now, _ = await self._redis.time()
         expired = now - self._renewed >= self.settings.service_expire
         lost = expired or self._refused or await self._server_id() != self._server
+        read: Any = self._redis.hmget(self.key, "host", "pid")
+        host, pid = (decoded(field or b"-") for field in await read)
+        self.gone = "deleted" if host == pid == "-" else f"overwritten by pid {pid} on {host}"
         return Presence.LOST if lost else Presence.DELETED
 
     async def _server_id(self) -> str:

@@ -128,8 +128,8 @@ class Supervisor(Generic[S]):
 
     def _stop_deleted(self) -> None:
         """Obey a deletion, whether the run or the watch meets it first."""
-        if not self.stop.is_set():
-            self._log.info("registration deleted: stopping")
+        if self._membership and not self.stop.is_set():
+            self._log.info(f"registration {self._membership.gone}: stopping")
             self.stop.set()
 
     async def _wait_for_news(self, context: Context[S], work: "asyncio.Task[None]") -> None:

@@ -56,6 +56,9 @@ class Wired(Generic[S]):
     """Whether an outage is over as soon as the server of the lists answers."""
     name: str = ""
     """The name by which ``beside`` made it; empty for the run itself."""
+    blocked: str = ""
+    """What it waits for though its server answers, e.g. ``full: out``; empty for nothing. Set it by ``block``."""
+    _blocked_at: float = 0
     _failing: dict[str, float] = field(default_factory=dict)
     """Monotonic time of the last failure of each wire that has not recovered, by its name."""
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,6 +72,20 @@ class Wired(Generic[S]):
     def running(self) -> bool:
         """Return False once this run must end: finish what is in hand and return."""
         return not self._stopped.is_set()
+
+    @property
+    def trouble(self) -> str:
+        """Return what the run waits for, in words; empty if it does its work."""
+        return self.outage.reason or self.blocked
+
+    def block(self, reason: str, **facts: object) -> None:
+        """Note that messages wait for ``reason``, or that they move again if it is empty; log each change once."""
+        if reason and reason != self.blocked:
+            self.log.warning("waiting", reason=reason, **facts)
+            self._blocked_at = self._blocked_at if self.blocked else time.monotonic()
+        elif self.blocked and not reason:
+            self.log.info("resumed", after=round(time.monotonic() - self._blocked_at, 3))
+        self.blocked = reason
 
     def pending(self, name: str) -> str:
         """Return the name of this instance's pending list; ``name`` itself if instances share it (lease, no namespace).

@@ -1,4 +1,4 @@
-"""Convert between text and the bytes that Redis stores, without loss; parse numbers."""
+"""Convert between text and the bytes that Redis stores, without loss; parse numbers, and count in words."""
 
 from collections.abc import Mapping
 from math import inf, isfinite
@@ -22,6 +22,11 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 message`` or ``2,000 messages``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def decoded_fields(fields: Mapping[Any, Any] | None) -> dict[str, str]:

@@ -279,7 +279,7 @@ class ServiceSettings(KernelSettings):
         ]
         for other, one in names.overriding(self._in_file, self._read_from[1] if environ is None else environ):
             values = " in place of ".join(str(_masked(each.value)) for each in (other, one))
-            found.append(f"{other.origin} overrides {one.origin}: {one.name}: {values}; unset one of them")
+            found.append(f"{other.origin} overrides {one.origin}: {one.name}: {values}")
         for name in type(self).model_fields:
             origin = given[name].origin if name in given else "default"
             found += [f"{origin}: {property_of(name)}: {words}" for words in unverified(getattr(self, name))]

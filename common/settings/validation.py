@@ -88,7 +88,8 @@ def _reason(detail: ErrorDetails) -> str | None:
 
 def _found(detail: ErrorDetails) -> str:
     place = f" as item {int(detail['loc'][-1]) + 1}" if len(detail["loc"]) > 1 else ""
-    return shown(detail["input"]) + place
+    lone = detail["type"] == "list_type" and isinstance(detail["input"], str)  # a comma in it may mean several
+    return shown(detail["input"]) + (": put it in [brackets]" if lone else place)
 
 
 def _missing(fields: Mapping[str, FieldInfo], names: Names, found: Found) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from penstock.accounting.invariants import Invariant, parse_counters
 from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded, parse_whole
+from penstock.encoding import counted, decoded, encoded, parse_whole
 from penstock.keys import Keys
 
 MAX_LISTS: Final = 1_000
@@ -72,7 +72,7 @@ class _AnswerList:
     @property
     def problem(self) -> str:
         """The problem in words, if the list holds more messages than answers."""
-        holds = f"{self.name!r} holds {self.length:,} messages, at most {self.answers:,} of them answers"
+        holds = f"{self.name!r} holds {counted(self.length, 'message')}, at most {self.answers:,} of them answers"
         gone = f"it has a TTL and is gone in {self.ttl / 1000:,.0f} s"
         return f"{holds}: {gone}; expected a list for answers alone: PERSIST {self.name}"
 

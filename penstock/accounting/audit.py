@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from penstock.accounting.invariants import Invariant, parse_counters
-from penstock.encoding import decoded, decoded_fields, encoded
+from penstock.encoding import counted, decoded, decoded_fields, encoded
 from penstock.inspect.changes import is_moved
 from penstock.inspect.pending import PendingList, read_pending
 from penstock.keys import Keys
@@ -104,7 +104,7 @@ def pending_notes(pending: Iterable[PendingList]) -> list[str]:
     """Return facts about pending lists that are not problems, in words."""
     left = sum(each.messages for each in pending if each.known and each.owner and not each.alive)
     words = "not registered on this server: one that runs takes them over at its next renewal, or the next that starts"
-    return [f"{left:,} message{'s' if left > 1 else ''} in pending lists of instances that are {words}"] if left else []
+    return [f"{counted(left, 'message')} in pending lists of instances that are {words}"] if left else []
 
 
 async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> list[str]:
@@ -124,7 +124,7 @@ async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> li
             notes.append(f"{name}: not known what dead consumers of penstock.lists have in hand: {what}")
             continue
         if left := sum(many or 0 for many in held):
-            what = f"{left:,} message{'s' if left > 1 else ''} in hand of consumers of penstock.lists that have died"
+            what = f"{counted(left, 'message')} in hand of consumers of penstock.lists that have died"
             notes.append(f"{name}: {what}: the next one that takes from {name} takes them over")
     return notes
 
@@ -145,7 +145,7 @@ async def _read(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:
 def describe_stray(keys: Keys, name: str, messages: int) -> str:
     """Return, in words, that no instance takes over the messages in list ``name``, and the command to change that."""
     base, _, id = name.rpartition(":")
-    what = f"{name}: {messages:,} message{'s' if messages > 1 else ''} that no instance takes over"
+    what = f"{name}: {counted(messages, 'message')} that no instance takes over"
     if not (base and id.isdigit()):
         return f"{what}: none works by a pending list of that name"
     return f"{what}: {id} is not in {keys.owners}. To have one that runs, or starts, do it: ZADD {keys.owners} 0 {id}"

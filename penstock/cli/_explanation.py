@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from penstock.cli._text import age, clock, shown
+from penstock.encoding import counted
 from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 
 
@@ -121,7 +122,7 @@ def _stray(here: Location) -> Iterator[str]:
 def _unknown(here: Location) -> Iterator[str]:
     yield f"Message {shown(here.asked)} is unknown in {shown(here.namespace)}."
     if here.length:
-        yield f"{here.length:,} messages wait in {shown(here.queue)}, not registered yet: it may be among them."
+        yield f"In {shown(here.queue)}, not registered yet: {counted(here.length, 'message')}; it may be among them."
     if here.reach is None:
         yield "There are no events: it may have been done."
     else:

@@ -7,7 +7,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli._frame import Failed, connected
-from penstock.cli._text import age
+from penstock.cli._text import age, shown
 from penstock.composition.draw.sketch import Figures, Sketch
 from penstock.composition.live.samples import Sample, Samples
 from penstock.composition.model import Composition
@@ -22,6 +22,9 @@ SEARCH_SECONDS: Final = 15.0
 CLIENT_NAME: Final = "penstock-map"
 REPLY_TIMEOUT: Final = 3.0
 """Seconds without a reply after which a server counts as unreachable until the next sample."""
+
+WATCHED_SECONDS: Final = 5.0
+"""Seconds from which it is worth saying that a message waits for longer than somebody has watched."""
 
 
 class Observer:
@@ -128,7 +131,7 @@ def _figures(place: Place, samples: Samples) -> Figures:
     words += [f"{_per_second(rate)} {way}" for rate, way in ((stats.arriving, "in"), (stats.leaving, "out")) if rate]
     if stats.arriving is None and stats.growth:
         words.append(f"{'+' if stats.growth > 0 else '-'}{_per_second(abs(stats.growth))}")
-    if stats.oldest is not None and stats.length:
+    if stats.oldest is not None and stats.length and (stats.oldest >= WATCHED_SECONDS or not stats.at_least):
         words.append(f"oldest {'over ' if stats.at_least else ''}{age(stats.oldest)}")
     return Figures(", ".join(words), stats.piles_up)
 
@@ -143,6 +146,7 @@ def _activity(namespace: str, samples: Samples) -> str:
         words.append(_per_second(rate))
     if service.pending:
         words.append(f"{service.pending:,} in hand")
+    words += [f"waits: {shown(reason)}" for reason in service.waits]
     return ", ".join(words)
 
 

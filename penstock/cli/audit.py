@@ -15,7 +15,7 @@ from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli._url import redis_option
 from penstock.cli.status import unknown_namespace
-from penstock.encoding import encoded
+from penstock.encoding import counted, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -251,7 +251,7 @@ def _print(result: "Audit | TrackedAudit", as_json: bool, *, brief: bool) -> Non
         return
     held = sum(result.pending.values())
     if brief:
-        wrong = f"{len(result.problems)} problem{'s' if len(result.problems) > 1 else ''}"
+        wrong = counted(len(result.problems), "problem")
         found = "conserved" if result.holds else f"NOT CONSERVED, {wrong}"
         typer.echo(f"{shown(result.namespace)}: {result.messages:,} settled, {held:,} pending: {found}")
     else:
@@ -261,7 +261,7 @@ def _print(result: "Audit | TrackedAudit", as_json: bool, *, brief: bool) -> Non
     for note in () if brief else result.notes:
         typer.echo(shown(note))
     if not brief and result.holds:
-        typer.echo(f"conserved: {result.messages:,} messages settled, {held:,} pending")
+        typer.echo(f"conserved: {counted(result.messages, 'message')} settled, {held:,} pending")
 
 
 def _table(result: "Audit | TrackedAudit") -> None:

@@ -10,6 +10,7 @@ from penstock.cli._selection import All, Ids, Reason, Since, choice_of, require_
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
 from penstock.cli.revive import missing
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -48,12 +49,14 @@ async def _bury(
         length = await require_letters(redis, keys)
         if not (ids or yes):
             count = await _count(redis, keys, choice)
-            raise Misused(f"{count:,} of {length:,} letters would be deleted permanently: pass --yes to confirm")
+            raise Misused(
+                f"{count:,} of {counted(length, 'letter')} would be deleted permanently: pass --yes to confirm"
+            )
         try:
             with progress(f"burying letters of {shown(namespace)}", length) as advance:
                 await bury(redis, keys, choice, outcome, advance)
         except BaseException:
-            complain(f"{outcome.moved.total():,} letters were buried before this:", 1)
+            complain(f"buried before this: {counted(outcome.moved.total(), 'letter')}", 1)
             raise
     problems, total = missing(choice, outcome), outcome.moved.total()
     if as_json:

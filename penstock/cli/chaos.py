@@ -11,6 +11,7 @@ import typer
 
 from penstock.cli._frame import Failed, Json, Misused, complain, require_path, run
 from penstock.cli._text import print_json, print_table, shown
+from penstock.encoding import counted
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def _write(file: Path, text: str) -> None:
 def _print(report: "Report", name: str) -> None:
     from penstock.testing.chaos import report as reports
 
-    faults = f"{len(report.results):,} fault{'s' * (len(report.results) != 1)}"
-    title = f"{shown(name)}: {faults}, {len(report.points):,} points, {report.seconds:.0f} s"
+    faults, points = counted(len(report.results), "fault"), counted(len(report.points), "point")
+    title = f"{shown(name)}: {faults}, {points}, {report.seconds:.0f} s"
     rows = [[*row[:-1], f"{row[-1]:.2f} s"] for row in reports.rows(report)]
     print_table(title, reports.COLUMNS, rows)
     for result in reports.findings(report):

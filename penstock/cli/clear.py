@@ -9,7 +9,7 @@ from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, RedisUrl, Se
 from penstock.cli._servers import servers_of
 from penstock.cli._text import print_json, shown
 from penstock.cli.status import unknown_namespace
-from penstock.encoding import decoded, encoded
+from penstock.encoding import counted, decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -82,4 +82,4 @@ async def _keys(redis: "Redis", keys: "Keys", pending: list[str]) -> list[bytes]
 def _words(namespace: str, count: int, messages: Counter[str]) -> str:
     parts = [f"{number:,} {role}" for role, number in messages.items()]
     lost = f", with messages: {', '.join(parts)}" if parts else ", which hold no messages"
-    return f"{count:,} key{'s' * (count != 1)} of {shown(namespace)}{lost}"
+    return f"{counted(count, 'key')} of {shown(namespace)}{lost}"

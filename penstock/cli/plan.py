@@ -13,6 +13,7 @@ import typer
 from penstock.cli._frame import Failed, Json, Misused, complain, connected, environment, require_path, run
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli._url import redis_option
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -166,7 +167,7 @@ async def _report_late_messages(call: _Call) -> int:
         for step in left.steps:
             if step.kind == "move" and step.list and step.to:
                 there = f"push to {step.to.key}, and apply again to have them moved"
-                complain(f"{step.messages:,} messages have come to {step.list.key} meanwhile: {there}", 1)
+                complain(f"{step.list.key} received {counted(step.messages or 0, 'message')} meanwhile: {there}", 1)
             else:
                 complain(f"still to be done: {step.kind} {step.description}", 1)
         return int(any(step.kind != "move" for step in left.steps))

@@ -22,7 +22,7 @@ from penstock.cli._frame import (
 )
 from penstock.cli._streams import Output
 from penstock.cli._text import shown
-from penstock.encoding import decoded, encoded
+from penstock.encoding import counted, decoded, encoded
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: st
     if flow.found_nothing and sys.stderr.isatty():
         complain(f"{shown(key)} is empty or does not exist: nothing to take (--follow waits)", 0)
     if flow.back:
-        complain(f"{flow.back:,} messages that were not written are back in {shown(key)}", 0)
+        complain(f"back in {shown(key)}, as not written: {counted(flow.back, 'message')}", 0)
     if flow.output.error and not isinstance(flow.output.error, BrokenPipeError):
         raise Failed(f"cannot write to standard output: {flow.output.error.strerror}")
     return 0
@@ -101,7 +101,7 @@ class Flow:
         try:
             await consumer.enter()
             if recovered := await consumer.holding.recover():
-                complain(f"{recovered:,} messages that a killed pull had left are back in {shown(self._key)}", 0)
+                complain(f"back in {shown(self._key)}, left by a killed pull: {counted(recovered, 'message')}", 0)
             await self._run(consumer.holding, follow, limit)
             await consumer.leave()
         except (RedisError, OSError, PenstockError):  # it is unknown what the server did last

@@ -25,7 +25,7 @@ from penstock.cli._frame import (
 )
 from penstock.cli._streams import read_some
 from penstock.cli._text import print_json, shown
-from penstock.encoding import decoded, encoded
+from penstock.encoding import counted, decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -108,7 +108,7 @@ async def _push_all(
             advance(pushed)
     except BaseException as error:
         when = "this:" if isinstance(error, Exception) else "the interrupt"
-        complain(f"{pushed.messages:,} messages were pushed to {shown(key)} before {when}", 1)
+        complain(f"{counted(pushed.messages, 'message')} went to {shown(key)} before {when}", 1)
         raise
     return pushed
 
@@ -154,7 +154,7 @@ def _report(key: bytes, pushed: Pushed, seconds: float, as_json: bool) -> None:
         numbers = {"messages": pushed.messages, "bytes": pushed.bytes, "length": pushed.length}
         print_json({"list": decoded(key), **numbers, "seconds": seconds, "rate": rate})
     else:
-        typer.echo(f"pushed {pushed.messages:,} messages to {shown(key)} in {seconds:.2f} s ({rate:,}/s)")
+        typer.echo(f"pushed {counted(pushed.messages, 'message')} to {shown(key)} in {seconds:.2f} s ({rate:,}/s)")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from penstock.cli._archive import ArchiveDirectory, Master, Memory, require_arch
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, complain, connected, run
 from penstock.cli._selection import require_events
 from penstock.cli._text import clock, print_json, print_table, shown
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +115,7 @@ def _print(found: "Reconciliation") -> None:
     _and_more(len(found.findings) - MAX_FINDINGS, err=True)
     if found.holds:
         messages = sum(row["accepted"] for row in rows)
-        typer.echo(f"reconciled: {messages:,} messages by {found.events:,} events, all accounted for")
+        typer.echo(f"reconciled: {counted(messages, 'message')} by {counted(found.events, 'event')}, all accounted for")
 
 
 def _and_more(number: int, *, err: bool) -> None:

@@ -26,7 +26,7 @@ from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, RedisUrl, co
 from penstock.cli._progress import progress
 from penstock.cli._selection import require_tracked
 from penstock.cli._text import print_json, print_table, shown
-from penstock.encoding import encoded
+from penstock.encoding import counted, encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -264,7 +264,7 @@ def _print(
         return
     rate = round(numbers["messages"] / max(numbers["seconds"], 1e-6))
     where = f"of {shown(there.namespace)} to {shown(policy.source)}"
-    typer.echo(f"pushed {numbers['messages']:,} messages {where} in {numbers['seconds']:.2f} s ({rate:,}/s)")
+    typer.echo(f"pushed {counted(numbers['messages'], 'message')} {where} in {numbers['seconds']:.2f} s ({rate:,}/s)")
     if numbers["behind"] > 1:
         typer.echo(
             f"up to {numbers['behind']:.1f} s behind schedule: this machine or the server is too slow for this speed"
@@ -278,7 +278,7 @@ def _print(
 def _table(request: ReplayRequest, there: "Archived", unfinished: int, comparison: "Comparison") -> None:
     origin, into = shown(there.namespace), shown(request.into)
     if unfinished:
-        complain(f"{unfinished:,} messages of {into} did not end within the time that its settings allow", 1)
+        complain(f"{counted(unfinished, 'message')} of {into} did not end within the time that its settings allow", 1)
     rows = [[*pair, count] for pair, count in sorted(comparison.pairs.items(), key=lambda each: -each[1])]
     print_table("Outcomes", (origin, into, "messages"), rows)
     if comparison.differ:

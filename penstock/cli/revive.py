@@ -9,7 +9,7 @@ from penstock.cli._progress import progress
 from penstock.cli._selection import All, Ids, Reason, Since, choice_of, require_ids_or_all, require_letters
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
-from penstock.encoding import decoded, encoded
+from penstock.encoding import counted, decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -52,7 +52,7 @@ async def _revive(
             with progress(f"reviving letters of {shown(namespace)}", length) as advance:
                 await revive(redis, keys, choice, outcome, advance)
         except BaseException:
-            complain(f"{outcome.moved.total():,} messages went back before this:", 1)
+            complain(f"{counted(outcome.moved.total(), 'message')} went back before this:", 1)
             raise
         problems = [*missing(choice, outcome), *[await _why_left(redis, name, n) for name, n in outcome.left.items()]]
     _report(keys, outcome, problems, as_json)
@@ -66,7 +66,7 @@ def missing(choice: "LetterFilter", outcome: "RedriveResult") -> list[str]:
 
 
 async def _why_left(redis: "Redis", destination: str, count: int) -> str:
-    letters = f"{count:,} letter{'s' if count > 1 else ''}"
+    letters = counted(count, "letter")
     if not destination:
         return f"{letters} stayed: not written by Penstock, or without a list to go back to; see `penstock dead --json`"
     kind = decoded(await redis.type(encoded(destination)))
@@ -80,6 +80,6 @@ def _report(keys: "Keys", outcome: "RedriveResult", problems: list[str], as_json
         print_json(result | {"left": dict(outcome.left), "problems": problems})
         return
     where = ", ".join(f"{count:,} to {shown(name)}" for name, count in outcome.moved.items())
-    typer.echo(f"revived {total:,} message{'' if total == 1 else 's'}{f': {where}' if where else ''}")
+    typer.echo(f"revived {counted(total, 'message')}{f': {where}' if where else ''}")
     for problem in problems:
         complain(problem, 1)

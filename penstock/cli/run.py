@@ -14,9 +14,12 @@ STARTER: Final = "common.start"
 
 def run(
     file: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="The props file, e.g. mpush-orders.yaml, or a hash, redis://host/db/key."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="The props file, e.g. mpush-orders.yaml, or a hash, redis://host/db/key; default: the environment.",
+        ),
+    ] = None,
     service: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The service, if neither the name of FILE nor its `service:` says it."),
@@ -24,7 +27,7 @@ def run(
     check: Annotated[bool, typer.Option("--check", help="Validate the settings, print them and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
 ) -> None:
-    """Start a service from its props file.
+    """Start a service from its props file, or with --service from the environment alone.
 
     The service is the one whose name the file's name begins with (mpush-orders.yaml), or that its property `service`
     names. Services of other distributions are found by their entry point in `penstock.services`. The service runs as
@@ -34,12 +37,14 @@ def run(
     _frame.run(_start(file, service, [*(["--check"] if check else []), *(["--json"] if json else [])]))
 
 
-async def _start(file: str, service: str | None, more: list[str]) -> int:
+async def _start(file: str | None, service: str | None, more: list[str]) -> int:
     from penstock.installed import module_of, service_of, services
     from penstock.launch import exec_module
     from penstock.secrets import is_reference
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: expected one of {', '.join(sorted(services()))}")
-    name = service or (None if is_reference(file) else service_of(Path(file)))
-    exec_module(module_of(name) if name else STARTER, ["--props", file, *more])
+    if file is None and service is None:
+        raise Misused("expected FILE, or --service NAME with its settings in the environment")
+    name = service or (None if not file or is_reference(file) else service_of(Path(file)))
+    exec_module(module_of(name) if name else STARTER, [*(["--props", file] if file else []), *more])

@@ -14,7 +14,7 @@ import typer
 from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_list, require_one_slot, run
 from penstock.cli._text import print_json, shown
 from penstock.cli._url import URL_FORMS, resolve_url
-from penstock.encoding import encoded
+from penstock.encoding import counted, encoded
 from penstock.errors import Fenced, PenstockError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ async def _carry(request: Arguments, job: "Shovel", as_json: bool) -> int:
     except Fenced:
         raise Failed(f"another shovel from {title} has taken over") from None
     except BaseException:
-        complain(f"{job.moved.messages:,} messages were {request.verb} to {shown(request.target)} before this:", 1)
+        complain(f"{request.verb} to {shown(request.target)} before this: {counted(job.moved.messages, 'message')}", 1)
         raise
     _report(request, job.moved, time.monotonic() - started, interrupted, as_json)
     for words in job.remarks:
@@ -215,7 +215,7 @@ def _report(request: Arguments, moved: "Moved", seconds: float, interrupted: boo
         )
         return
     lists = f"from {shown(request.source)} to {shown(request.target)}"
-    amount = f"{moved.messages:,} messages ({moved.bytes:,} bytes)"
+    amount = f"{counted(moved.messages, 'message')} ({counted(moved.bytes, 'byte')})"
     typer.echo(f"{request.verb} {amount} {lists} in {seconds:.2f} s ({rate:,}/s)")
 
 

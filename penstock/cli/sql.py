@@ -8,6 +8,7 @@ import typer
 from penstock.cli._archive import ArchiveDirectory
 from penstock.cli._frame import Failed, Json, run
 from penstock.cli._text import print_json, print_table
+from penstock.encoding import counted
 
 COLUMNS = """
     SELECT table_name AS "view", string_agg(column_name, ' ' ORDER BY column_index) AS columns
@@ -47,7 +48,7 @@ async def _sql(archive: str, query: str | None, most: int, as_json: bool) -> int
         print_json([dict(zip(columns, row, strict=True)) for row in shown])
     elif columns:
         print_table(
-            f"{len(rows):,} row{'s' * (len(rows) != 1)}" + f", of which {most:,}" * (len(rows) > most),
+            counted(len(rows), "row") + f", of which {most:,}" * (len(rows) > most),
             columns,
             [["" if cell is None else cell for cell in row] for row in shown],
         )

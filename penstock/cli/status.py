@@ -41,6 +41,7 @@ async def _status(namespace: str | None, url: str, service_url: str | None, as_j
 
 
 async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
+    from penstock.inspect.hazards import describe_refusal
     from penstock.inspect.namespace import instances, namespaces, service_keys
     from penstock.keys import Keys
 
@@ -62,6 +63,8 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
         print_table("Namespaces", ("namespace", "service", "alive", "waiting", "pending", "dead letters"), cells)
     else:
         typer.echo("no namespaces: no service with a redisNamespace has registered here")
+    if not as_json and (refusal := await describe_refusal(redis, service_redis)):
+        typer.echo(f"{refusal}: {REFUSED}")
 
 
 def _alive(row: dict[str, Any]) -> str:
@@ -78,6 +81,7 @@ async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
     from penstock.composition.live.registered import services_without_lists
+    from penstock.inspect.hazards import describe_refusal
     from penstock.inspect.link import read_link
     from penstock.inspect.namespace import instances, read_lease, service_keys
     from penstock.keys import Keys
@@ -87,24 +91,29 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
     alive, lists = await instances(redis, service_redis, keys), await service_keys(redis, keys)
     metrics, leased = await read_metrics(redis, keys), await read_lease(redis, keys)
     link = await read_link(redis, keys, lists, leased)
+    refusal = await describe_refusal(redis, service_redis)
     if not (alive or lists or metrics):
         raise await unknown_namespace(redis, service_redis, namespace)
     if as_json:
         found = {"instances": [asdict(one) for one in alive], "lists": [asdict(one) for one in lists]}
-        state = {"lease": leased and asdict(leased), "link": link and asdict(link)}
+        state = {"lease": leased and asdict(leased), "link": link and asdict(link), "refuses_writes": refusal}
         print_json({"namespace": namespace, **found, **state, "metrics": metrics})
         return
     if alive:
         print_table(f"{shown(namespace)}: instances", INSTANCE_COLUMNS, map(_instance, alive))
-        if any(one.late for one in alive):
+        if any(one.late for one in alive) and not refusal:
             typer.echo("late: missed its heartbeat; the instance is dead, hangs, or cannot reach the server")
         for one in alive:
             if one.waits:
                 typer.echo(f"{shown(namespace)}:{shown(one.id)} waits: {shown(one.waits)}")
     else:
         typer.echo(f"{shown(namespace)} has no live instances")
+    if refusal:
+        typer.echo(f"{refusal}: {REFUSED}")
     if lists:
-        print_table("Lists", ("list", "role", "length", "oldest"), map(_list, lists))
+        aged = any(one.oldest is not None for one in lists)
+        columns = ("list", "role", "length", *(["oldest"] if aged else []))
+        print_table("Lists", columns, [_list(one)[: len(columns)] for one in lists])
     elif without := await services_without_lists(redis, namespace):
         typer.echo(f"{shown(namespace)}: {shown(', '.join(without))} has no lists")
     else:
@@ -117,6 +126,7 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         print_table("Metrics", ("metric", "count", "sum", "max", "more"), [_metric(*item) for item in metrics.items()])
 
 
+REFUSED = "instances wait, are late meanwhile, and then not shown any more, though they may be alive"
 INSTANCE_COLUMNS = ("id", "service", "host", "pid", "started", "renewed", "ttl")
 
 

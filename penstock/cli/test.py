@@ -11,6 +11,7 @@ import typer
 
 from penstock.cli._frame import Failed, Json, Misused, require_path, run
 from penstock.cli._text import print_json, shown
+from penstock.encoding import counted
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _fault_counts(result: "CaseResult") -> str:
     if not result.injections:
         return ""
     unmet = f", {len(result.unmet)} not met" if result.unmet else ""
-    return f" ({result.injections:,} faults at {result.points:,} points{unmet})"
+    return f" ({counted(result.injections, 'fault')} at {counted(result.points, 'point')}{unmet})"
 
 
 def _as_json(results: "Sequence[CaseResult]") -> dict[str, object]:

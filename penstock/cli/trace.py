@@ -10,7 +10,7 @@ from penstock.cli._progress import progress
 from penstock.cli._selection import Named, named_by, require_events
 from penstock.cli._servers import lists_of
 from penstock.cli._text import clock, print_json, print_table, shown
-from penstock.encoding import decoded, encoded, parse_number
+from penstock.encoding import counted, decoded, encoded, parse_number
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -52,7 +52,7 @@ async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -
         found = await _events(redis, keys, word, by)
         if not found:
             length, oldest = await history_extent(redis, keys)
-            events = f"{length:,} event{'s' if length > 1 else ''}"
+            events = counted(length, "event")
             there = "no events" if oldest is None else f"{events} since {clock(oldest)} UTC"
             raise Failed(f"no event of a message {shown(word)}: {shown(keys.events)} has {there}")
         seconds, micros = await redis.time()

@@ -1,9 +1,11 @@
 """The processes of a Procfile, run together on this machine."""
 
 import asyncio
+import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -146,13 +148,27 @@ class ProcessGroup:
     def _print(self, line: Line) -> None:
         width = max(map(len, self.commands))
         for text in line.texts:
-            print(f"{line.time:%H:%M:%S} {line.name:{width}} | {text}", flush=True)
+            print(f"{line.time:%H:%M:%S} {line.name:{width}} | {for_people(text)}", flush=True)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def for_people(text: str) -> str:
+    """Return the log line of a service as it is at a terminal, if this is one; any other text unchanged."""
+    if not (sys.stdout.isatty() and text.startswith("{")):
+        return text
+    from structlog.dev import ConsoleRenderer
+
+    try:
+        event = json.loads(text)
+        is_log = "event" in event and event.pop("timestamp", None)
+        return str(ConsoleRenderer()(None, "", event)) if is_log else text
+    except (ValueError, TypeError):  # another program's, with fields of its own
+        return text
 
 
 async def stoppable(work: Coroutine[Any, Any, T]) -> T:

@@ -1,14 +1,18 @@
-"""Hazards that delete messages behind a service's back: a TTL on one of its lists, or a server that evicts keys."""
+"""Hazards: what deletes messages behind a service's back (a TTL, a server that evicts), and what stops all writes."""
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.encoding import encoded
+from penstock.encoding import counted, encoded
 from penstock.inspect.namespace import ServiceKey, service_keys
 from penstock.keys import Keys
+
+DISK_STATES: Final = ("aof_last_write_status", "rdb_last_bgsave_status")
+"""Fields of INFO that are ``ok`` unless the last write to the disk has failed: then a server refuses writes."""
 
 
 async def hazards(redis: "Redis", keys: Keys) -> list[str]:
@@ -35,10 +39,21 @@ async def expiring_keys(redis: "Redis", names: Iterable[str]) -> dict[str, float
 
 def describe_expiry(name: str, seconds: float, held: ServiceKey | None = None) -> str:
     """Return, in words, that list ``name`` expires in ``seconds``, and the command that prevents it."""
-    messages = (
-        f" with its {held.length:,} message{'s' if held.length > 1 else ''}" if held else " with all messages in it"
-    )
+    messages = f" with its {counted(held.length, 'message')}" if held else " with all messages in it"
     return f"{name!r} has a TTL and is gone in {seconds:,.0f} s{messages}; expected none: PERSIST {name}"
+
+
+async def describe_refusal(*servers: "Redis") -> str:
+    """Return, in words, why one of ``servers`` takes no writes; empty if all do, or if we may not ask."""
+    for redis in servers:
+        with suppress(ResponseError):
+            info: Any = await redis.info()
+            if info.get("role", "master") != "master":
+                primary = f"{info.get('master_host')}:{info.get('master_port')}"
+                return f"the server is a replica of {primary} and takes no writes"
+            if any(info.get(name, "ok") != "ok" for name in DISK_STATES):
+                return "the server could not write to its disk and takes no writes"
+    return ""
 
 
 async def describe_eviction(redis: "Redis") -> str | None:
@@ -51,6 +66,6 @@ async def describe_eviction(redis: "Redis") -> str | None:
         policy, most = str(info.get("maxmemory_policy", "noeviction")), int(info.get("maxmemory", 0))
         if policy.startswith("allkeys") and most:
             gone = int((await redis.info("stats")).get("evicted_keys", 0))
-            already = f", and has deleted {gone:,} keys so far" if gone else ""
+            already = f", and has deleted {counted(gone, 'key')} so far" if gone else ""
             return f"the server deletes any key once it uses {most:,} bytes (maxmemory-policy {policy}){already}"
     return None

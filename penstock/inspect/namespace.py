@@ -43,7 +43,7 @@ class Instance:
     late: bool = False
     """Whether a heartbeat is overdue: the instance is dead, hangs, or cannot reach the server."""
     waits: str = ""
-    """What it waited for at its last heartbeat, in words; empty if it was working."""
+    """What it waits for, in words; empty if it works."""
 
 
 @dataclass(frozen=True)

@@ -184,9 +184,16 @@ def _of_letter(known: Location, letter: Letter) -> Location:
 async def _letter(redis: "Redis", keys: Keys, id: str, xids: Sequence[str] = ()) -> Letter | None:
     async for chunk in newest_first(redis, keys):
         for letter in chunk:
-            if letter.id == id or letter.text("xid") in xids:
+            if letter.id == id or _xid_of(letter, xids) in xids:
                 return letter
     return None
+
+
+def _xid_of(letter: Letter, xids: Sequence[str]) -> str:
+    """Return the xid of a letter; if it has none, as one of ``poison``, that of its message, if ``xids`` are wanted."""
+    if (xid := letter.text("xid")) or not xids:
+        return xid
+    return decoded(correlation_of(letter.message or b"").xid)
 
 
 async def _monitors(redis: "Redis", service_redis: "Redis", keys: Keys) -> tuple[str, ...]:

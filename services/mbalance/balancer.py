@@ -22,7 +22,7 @@ class Balancer(Mover[Settings]):
 
     def __init__(self, context: Context[Settings]) -> None:
         settings, keys = context.settings, context.required_keys
-        self._workers, self._served = Workers(settings), True
+        self._workers = Workers(settings)
         named: dict[str, Any] = {
             "rates": keys.rates,
             "lease": keys.lease if settings.ordered else None,
@@ -56,14 +56,6 @@ class Balancer(Mover[Settings]):
     def _read(self, reply: Any) -> Moved:
         *numbers, alive = reply
         moved = super()._read(numbers)
-        self._note_workers(served=alive > 0)
+        waits = moved.waiting and not alive
+        self._context.block("no list has a live worker" if waits else "", waiting=moved.waiting)
         return Moved(moved.messages, moved.waiting, 0.0 if alive else UNSERVED_SECONDS)
-
-    def _note_workers(self, *, served: bool) -> None:
-        """Log once when no list has a worker, and once when one has."""
-        if served != self._served:
-            if served:
-                self._context.log.info("a worker is alive again")
-            else:
-                self._context.log.warning("waiting for a worker", lists=len(self._context.settings.out))
-        self._served = served

@@ -25,7 +25,6 @@ class Delay:
         self._context, self._release_wire = context, context.beside("release")
         self._read = reader(settings.by, settings.field)
         self._wakes_at, self._earlier = 0.0, asyncio.Event()
-        self._full = False
         self._named: dict[str, Any] = {
             "out": settings.out,
             "waiting": keys.waiting,
@@ -55,7 +54,7 @@ class Delay:
             reply = await context.settle_by(_delay, batch, isolates=True, **self._requests(batch), **self._taking)
             if reply is not REFUSED:
                 done, next_due = reply
-                self._note_full(full=done < 0)
+                context.block("full: too many messages wait for a token" if done < 0 else "")
                 self._wake_by(next_due)
                 if done < 0:
                     await context.pause(next_due / 1e6 + NAP)
@@ -88,10 +87,3 @@ class Delay:
         """End the pause in ``release`` if a message is due before it does."""
         if next_due >= 0 and time.monotonic() + next_due / 1e6 < self._wakes_at:
             self._earlier.set()
-
-    def _note_full(self, *, full: bool) -> None:
-        """Log once when too many wait, and once when messages are taken again."""
-        if full != self._full:
-            log = self._context.log
-            log.warning("too many messages wait for a token") if full else log.info("messages are taken again")
-        self._full = full

@@ -18,7 +18,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
     "outcomes_waiting": ("Outcomes of tasks of hqueue that wait for their lists and webhooks.", ()),
     "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
-    "memory_ratio": ("Used fraction of the server's maxmemory: at 1 it refuses writes; 0 if it has none.", ()),
+    "memory_ratio": (
+        "Used fraction of the server's maxmemory: at 1 it refuses writes. Without maxmemory, of its machine's memory.",
+        (),
+    ),
     "replica": ("1 if the server is a replica and takes no writes, else 0.", ()),
     "disk_failed": ("1 if the server's last write to its disk has failed, else 0: then it refuses writes.", ()),
     "link_up": (
@@ -33,6 +36,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "link_round_trip_seconds": ("Seconds from sending the last batch until its answer.", ()),
     "instances": ("Instances that renew their registrations in time.", ("service",)),
     "instances_late": ("Instances that have missed a renewal: dead, hanging, or out of reach.", ("service",)),
+    "instances_waiting": (
+        "Instances that wait, by what for: a full list, a key of the wrong type, another server.",
+        ("service", "reason"),
+    ),
     "instance_renewed_seconds": (
         "Seconds since an instance last renewed its registration.",
         ("id", "service", "host"),
@@ -227,6 +234,9 @@ def _add_gauges(gauges: dict[str, GaugeMetricFamily], state: NamespaceState) -> 
     for instance in state.instances:
         alive[instance.service] += not instance.late
         add("instance_renewed_seconds", instance.renewed_ago, instance.id, instance.service, instance.host)
+    waiting = Counter((one.service, one.waits) for one in state.instances if one.waits and not one.late)
+    for labels, count in waiting.items():
+        add("instances_waiting", count, *labels)
     for service, count in alive.items():
         add("instances", count, service)
         add("instances_late", late[service], service)

@@ -11,6 +11,7 @@ from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongType
 from penstock.inspect import pending
+from penstock.inspect.hazards import DISK_STATES
 from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
 from penstock.keys import Keys
@@ -55,7 +56,7 @@ class NamespaceState:
     link: LinkState | None
     """None if no vpush works in it."""
     memory: float = 0
-    """Used fraction of the server's maxmemory; 0 if it has none. At 1 it refuses all that needs more."""
+    """Used fraction of the server's maxmemory, or without one of its machine's memory; at 1 it refuses writes."""
     replica: bool = False
     """Whether the server is a replica, which takes no writes."""
     disk_failed: bool = False
@@ -70,9 +71,10 @@ class NamespaceState:
 async def read_states(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> list[NamespaceState]:
     """Return the state of each of ``namespaces``. Raise ``RedisError``; a key of the wrong type counts as empty."""
     info: Any = await redis.info()  # a hosted server may leave fields out
-    limit, used = info.get("maxmemory", 0), info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
+    limit = info.get("maxmemory", 0) or info.get("total_system_memory", 0)
+    used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
     memory, replica = used / limit if limit else 0, info.get("role", "master") != "master"
-    disk_failed = any(info.get(name, "ok") != "ok" for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
+    disk_failed = any(info.get(name, "ok") != "ok" for name in DISK_STATES)
     states = [await _read_state(redis, service_redis, Keys(namespace)) for namespace in namespaces]
     return [replace(state, memory=memory, replica=replica, disk_failed=disk_failed) for state in states]
 

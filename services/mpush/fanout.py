@@ -6,6 +6,7 @@ from typing import Any, Final
 from common.context import Context
 from common.in_flight import counters
 from common.mover import FULL_SECONDS, Moved, Mover
+from penstock.encoding import decoded
 from penstock.script import Script
 from services.mpush.settings import Settings
 
@@ -19,7 +20,6 @@ class Fanout(Mover[Settings]):
 
     def __init__(self, context: Context[Settings]) -> None:
         settings, keys = context.settings, context.keys
-        self._full: str | None = None
         named: dict[str, Any] = {
             "subscribers": settings.out,
             "batch": max(min(settings.batch, MAX_COPIES // len(settings.out)), 1),
@@ -39,14 +39,5 @@ class Fanout(Mover[Settings]):
     def _read(self, reply: Any) -> Moved:
         *numbers, full = reply
         moved = super()._read(numbers)
-        self._note_full(full.decode() if full else None, moved.waiting)
+        self._context.block(f"full: {decoded(full)}" if full else "", waiting=moved.waiting)
         return Moved(moved.messages, moved.waiting, FULL_SECONDS if full else 0.0)
-
-    def _note_full(self, full: str | None, waiting: int) -> None:
-        """Log once when a list fills up, and once when messages move again."""
-        if full != self._full:
-            if full:
-                self._context.log.warning("waiting for a subscriber", full=full, waiting=waiting)
-            else:
-                self._context.log.info("subscribers have room again")
-        self._full = full

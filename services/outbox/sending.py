@@ -119,14 +119,12 @@ class Sending:
 
     async def _until_subscribed(self, batch: Batch) -> bool:
         """Wait until somebody wants each message; return False if the run ends before."""
-        if self._is_wanted(batch):
-            return True
-        self._context.log.info("waiting for a subscriber", messages=len(batch))
-        while self._context.running:
-            await self._context.pause(CHECK_SECONDS)
-            if self._is_wanted(batch):
-                return True
-        return False
+        context = self._context
+        while not (wanted := self._is_wanted(batch)) and context.running:
+            context.block("no subscriber", messages=len(batch))
+            await context.pause(CHECK_SECONDS)
+        context.block("")
+        return wanted
 
     def _is_wanted(self, batch: Batch) -> bool:
         return all(refusal(self._outbox, self._keys_of(message), message) != NOBODY for message in batch)

@@ -153,7 +153,7 @@ async def test_tasks_that_have_ended_wait_again(queue: Queue, name: str) -> None
         await queue("add", name, "1")
         await queue("fetch", name)
         await queue("ack", name)
-    assert (await queue("rewind", name, "1")).text == f"1 tasks of {name} wait again\n"
+    assert (await queue("rewind", name, "1")).text == f"waiting again in {name}: 1 task\n"
     assert (await queue("rewind", name, "0", "--json")).json == {"rewound": 1}
 
 

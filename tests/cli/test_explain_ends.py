@@ -39,6 +39,16 @@ async def test_dead_and_never_tracked(redis: Redis, redis_url: str) -> None:
     assert (await explained(redis_url, last.split()[-1])) == [first, second, last]
 
 
+async def test_poison_is_found_by_the_xid_in_its_message(redis: Redis, redis_url: str) -> None:
+    """Nobody has parsed it: its letter has no xid."""
+    await bury(redis, letter(None, b'{"meta": {"id": "p"}}', reason="poison", attempts=0), letter("4"))
+    first, second, last = await explained(redis_url, "p")
+    assert re.fullmatch(r"Message @\w{12} died .* ago \(T\): poison\.", first)
+    assert "dead letter in demo:dead" in second
+    assert (await explained(redis_url, '{"meta": {"id": "p"}}')) == [first, second, last]
+    assert (await penstock("explain", "demo", "q", redis=redis_url)).status == 1
+
+
 async def test_revived(redis: Redis, redis_url: str) -> None:
     await tombstone(redis)
     await bury(redis, letter("3", xid="a"))
@@ -112,6 +122,6 @@ async def test_unknown(redis: Redis, redis_url: str) -> None:
     await event(redis, "done", "2", "b")
     assert without_times(await penstock("explain", "demo", "3", redis=redis_url)) == [
         "Message 3 is unknown in demo.",
-        "2 messages wait in in, not registered yet: it may be among them.",
+        "In in, not registered yet: 2 messages; it may be among them.",
         "The events reach back to T: it may have been done before that.",
     ]

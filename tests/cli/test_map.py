@@ -7,9 +7,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from redis.asyncio import Redis
 
+from penstock.shape import shape_json
 from tests.support.commandline import AWKWARD, ROOT, penstock
+from tests.support.given import made
 from tests.support.lint_cases import FINE, HOPS, compose
+from tests.support.membership import register
 
 TREE = """\
 DIR
@@ -43,6 +47,18 @@ async def test_the_way_of_messages_is_drawn_from_source_to_sink(tmp_path: Path) 
     assert (result.status, result.error) == (0, "")
     text = result.text.replace(str(tmp_path), "DIR")
     assert text.replace("└── shop:in", "├── shop:in").replace("\n    ", "\n│   ") == TREE
+
+
+async def test_what_instances_wait_for_is_drawn(redis: Redis, redis_url: str) -> None:
+    settings = made(redis=redis_url, redis_namespace="demo")
+    for id in "1", "2", "3":
+        await register(redis, "demo", id)
+        await redis.hset("demo:" + id, "waiting", "full: b\x1b" if id != "3" else "")
+    await redis.set("demo:shape", shape_json(settings))
+    result = await penstock("map", "--live", "--once", redis=redis_url)
+    assert "─▶ demo (mpush)  3 alive, waits: full: b\\x1b\n" in result.text
+    (part,) = (await penstock("map", "--live", "--once", "--json", redis=redis_url)).json["parts"]
+    assert part["waits"] == ["full: b\x1b"]
 
 
 async def test_a_pipeline_is_joined_to_all_streams_of_its_pattern(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ async def test_a_signal_puts_back_in_order_what_was_not_written(
         process.send_signal(number)
         status, err = await ended(process)
         assert status == 0
-        assert "that were not written are back in in" in err
+        assert "back in in, as not written: " in err
         written = reader.readall()
         whole = written.count(b"\n")
         assert written.split(b"\n")[:whole] + await left(redis) == messages
@@ -101,7 +101,7 @@ async def test_a_killed_pull_loses_nothing(redis: Redis, redis_url: str) -> None
         written = reader.readall().split(b"\n")[:-1]
         assert len(await left(redis)) < len(messages) - len(written)
         again = await penstock("pull", "in", redis=redis_url)
-        assert "messages that a killed pull had left are back in in" in again.error
+        assert "back in in, left by a killed pull: " in again.error
         pulled = again.out.splitlines()
         assert pulled == messages[-len(pulled) :], "in order"
         assert set(written) | set(pulled) == set(messages), "at least once"
@@ -142,7 +142,7 @@ async def test_what_a_suspended_pull_holds_goes_to_another_and_it_goes_on(redis:
     async with blocked_pull(redis, redis_url, messages) as (process, reader):
         process.send_signal(signal.SIGSTOP)
         other = await penstock("pull", "in", "--limit", "10", redis=redis_url)
-        assert "messages that a killed pull had left are back in in" in other.error
+        assert "back in in, left by a killed pull: " in other.error
         process.send_signal(signal.SIGCONT)
         written = (await asyncio.to_thread(reader.readall)).splitlines()
         assert (await ended(process))[0] == 0

@@ -103,7 +103,7 @@ async def test_an_interrupted_push_reports_what_it_has_pushed(redis: Redis, redi
         process.send_signal(2)
         status, err = await ended(process)
         assert status == 130
-        assert err == "penstock: 2 messages were pushed to in before the interrupt\n"
+        assert err == "penstock: 2 messages went to in before the interrupt\n"
 
 
 async def test_a_full_server_is_reported_with_what_was_pushed(redis: Redis, redis_url: str) -> None:
@@ -113,7 +113,7 @@ async def test_a_full_server_is_reported_with_what_was_pushed(redis: Redis, redi
     finally:
         await redis.config_set("maxmemory", "0")
     assert result.status == 1
-    assert "0 messages were pushed" in result.error
+    assert "0 messages went to" in result.error
     assert "is out of memory" in result.error
     assert await redis.exists("in") == 0
 

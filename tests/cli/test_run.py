@@ -94,6 +94,19 @@ def test_sigterm_that_comes_before_the_service_runs_is_obeyed_with_status_0(tmp_
         assert process.wait(60) == 0
 
 
+def test_a_service_is_run_by_the_environment_alone(tmp_path: Path) -> None:
+    environ = {"REDIS": "redis://h", "MPUSH_IN": "in", "MPUSH_PENDING": "pending", "MPUSH_OUT": "a"}
+    code, out, err = ended(tmp_path, "run", "--service", "mpush", "--check", **environ)
+    assert (code, err, "environment MPUSH_OUT" in out) == (0, "", True)
+
+
+async def test_without_a_file_a_service_must_be_named() -> None:
+    result = await penstock("run", redis=None)
+    assert (result.status, result.error.splitlines()[-1]) == (
+        2, "penstock: expected FILE, or --service NAME with its settings in the environment",
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "text", "words", "status", "said"),

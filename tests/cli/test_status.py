@@ -62,8 +62,8 @@ async def test_messages_in_flight_and_delayed_are_counted_where_they_are_tracked
     for id in ("1", "2"):
         await in_flight(redis, id)
     result = await penstock("status", "demo", redis=redis_url)
-    assert cells(result, "demo:message:deadlines") == ["demo:message:deadlines", "in flight", "2", "-"]
-    assert cells(result, "demo:message:delayed") == ["demo:message:delayed", "delayed", "0", "-"]
+    assert cells(result, "demo:message:deadlines") == ["demo:message:deadlines", "in flight", "2"]
+    assert cells(result, "demo:message:delayed") == ["demo:message:delayed", "delayed", "0"]
     await redis.set("demo:message:delayed", "text")
     result = await penstock("status", "demo", redis=redis_url)
     assert cells(result, "demo:message:delayed")[2] == "it is a string!"
@@ -229,6 +229,20 @@ async def test_an_unknown_namespace_is_a_failure_that_names_the_known(redis: Red
     assert (
         "no service has registered in the namespace demo:mpusch; namespaces on this server: demo:mpush" in result.error
     )
+
+
+async def test_a_replica_is_said_to_be_one_and_instances_are_not_blamed(redis: Redis, redis_url: str) -> None:
+    await renewed(redis, "demo", "1", ago=41)
+    assert (await penstock("status", "demo", "--json", redis=redis_url)).json["refuses_writes"] == ""
+    await redis.replicaof("127.0.0.1", 1)
+    try:
+        one, all_of_it = [(await penstock("status", *words, redis=redis_url)).text for words in (["demo"], [])]
+        found = (await penstock("status", "demo", "--json", redis=redis_url)).json
+    finally:
+        await redis.replicaof("NO", "ONE")
+    said = "the server is a replica of 127.0.0.1:1 and takes no writes"
+    assert (said in one, said in all_of_it, found["refuses_writes"]) == (True, True, said)
+    assert "late: missed its heartbeat" not in one
 
 
 async def test_registrations_may_be_on_another_server(redis: Redis, redis_url: str, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ FILES: dict[str, dict[str, Any]] = {
         "pending": "t:track:pending",
         "out": "t:work",
         "res": "t:answers",
+        "done": "t:done",
         "messageTimeout": 1,
         "attempts": 2,
         "backoff": [0.1],
@@ -109,8 +110,8 @@ async def test_every_service_works_as_the_user_that_acl_prints_and_is_refused_no
             reply = {"replyTo": "t:track:reply:1"} if number % 2 else {}
             redis.lpush("t:in", json.dumps({"meta": {"id": f"m{number}", **reply}, "number": number}))
         until(lambda: (other.llen("far"), redis.llen("t:[x]"), redis.llen("t:work")) == (20, 20, 20))
-        redis.lpush("t:track:done", *[json.dumps({"xid": f"m{number}"}) for number in range(0, 10, 2)])
-        redis.lpush("t:track:done", '{"xid": "m10", "failed": "no"}', '{"xid": "m12", "touch": 5}', "nonsense")
+        redis.lpush("t:done", *[json.dumps({"xid": f"m{number}"}) for number in range(0, 10, 2)])
+        redis.lpush("t:done", '{"xid": "m10", "failed": "no"}', '{"xid": "m12", "touch": 5}', "nonsense")
         redis.lpush("t:answers", *[json.dumps({"meta": {"id": f"m{number}"}}) for number in range(1, 10, 2)])
         until(
             lambda: take(redis) and redis.llen("t:track:reply:1") == 10

@@ -128,7 +128,7 @@ def test_a_message_without_subscribers_is_a_dead_letter_or_dropped(one: Place, t
 def test_a_message_waits_for_its_first_subscriber(one: Place, two: Place) -> None:
     service = one.up()
     one.push(b"1", b"2")
-    until(lambda: "waiting for a subscriber" in service.log_text())
+    until(lambda: "no subscriber" in service.log_text())
     assert (one.client.lrange("one:pending", 0, -1), one.count("delivered")) == ([b"2", b"1"], 0)
     two.up(subscribe=f"one@{one.address}")
     until(lambda: two.has(2) and one.settled())

@@ -47,7 +47,7 @@ def test_block_keeps_messages_back_until_every_subscriber_has_room(fleet: Fleet)
     first, second = fleet.service.outs
     replica = fleet.up(max_length=LIMIT)
     fleet.push(MESSAGES)
-    until(lambda: "waiting for a subscriber" in replica.log_text())
+    until(lambda: '"reason": "full: ' in replica.log_text())
     assert [fleet.held(out) for out in fleet.service.outs] == [MESSAGES[:LIMIT]] * 2
     assert fleet.redis.llen(fleet.service.source) + sum(fleet.pending().values()) == len(MESSAGES) - LIMIT
     assert_conserved(fleet, LIMIT, dead=0, dropped=0)
@@ -61,13 +61,13 @@ def test_block_keeps_messages_back_until_every_subscriber_has_room(fleet: Fleet)
             assert fleet.redis.llen(out) <= LIMIT
     assert list(read.values()) == [MESSAGES] * 2
     assert_conserved(fleet, len(MESSAGES), dead=0, dropped=0)
-    until(lambda: "subscribers have room again" in replica.log_text())
+    until(lambda: "resumed" in replica.log_text())
 
 
 def test_a_replica_that_is_blocked_stops_and_the_next_goes_on(fleet: Fleet) -> None:
     replica = fleet.up(max_length=LIMIT)
     fleet.push(MESSAGES)
-    until(lambda: "waiting for a subscriber" in replica.log_text())
+    until(lambda: '"reason": "full: ' in replica.log_text())
     assert replica.stop(timeout=60) == 0
     fleet.up()
     fleet.wait_until_settled()

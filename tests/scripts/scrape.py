@@ -128,6 +128,7 @@ async def series(redis: "Redis") -> dict[str, set[str]]:
     await policy(redis)
     await message(redis, 1, age=1)
     await instance(redis, 1)
+    await redis.hset("demo:1", "waiting", "full: out")
     await redis.hset("demo:lists", "in", "in")
     await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
     await redis.hset("demo:metrics:gateway", "connections", 1)

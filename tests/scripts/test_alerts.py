@@ -26,6 +26,7 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockServerFull": {f"penstock_memory_ratio{{{NS}}}": "0.97x60"},
     "PenstockServerReadOnly": {f"penstock_replica{{{NS}}}": "1x60"},
     "PenstockServerDisk": {f"penstock_disk_failed{{{NS}}}": "1x60"},
+    "PenstockWaiting": {f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "2x60"},
     "PenstockPilesUp": {f'penstock_list_length{{{NS},list="a",role="out"}}': "1100+10x60"},
     "PenstockOldMessage": {f"penstock_oldest_in_flight_seconds{{{NS}}}": "700x60"},
     "PenstockDeadLetters": {f'penstock_dead_total{{{NS},reason="timeout"}}': "0+1x60"},
@@ -62,6 +63,7 @@ WELL: Final[dict[str, str]] = {
     f'penstock_dead_total{{{NS},reason="cancelled"}}': "0+1x60",
     f'penstock_instances{{{NS},service="mpush"}}': "1x60",
     f'penstock_instances_late{{{NS},service="mpush"}}': "0x60",
+    f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "_x47 1x9",
     f"penstock_oldest_in_flight_seconds{{{NS}}}": "9x60",
     **{f'penstock_dead_total{{{NS},reason="{reason}"}}': "7x60" for reason in ("timeout", "poison")},
     **{
@@ -96,6 +98,19 @@ def test_an_alert_fires_when_it_should_and_not_when_all_is_well(alert: str, tmp_
     tests = [(FIRES[alert], True), (WELL, False)]
     file = tmp_path / "tests.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [_test(alert, *each) for each in tests]}))
+    tested = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", ["PenstockNoInstance", "PenstockLinkDown", "PenstockNoGateway", "PenstockNoHttp"])
+@pytest.mark.parametrize("refuses", ["replica", "disk_failed"])
+def test_an_alert_blames_no_instance_whose_server_refuses_writes(alert: str, refuses: str, tmp_path: Path) -> None:
+    """A replica lets nobody renew a registration or a lease: what is wrong is the server, which has its own alert."""
+    server = {f"penstock_{name}{{{NS}}}": f"{int(name == refuses)}x60" for name in ("replica", "disk_failed")}
+    file = tmp_path / "tests.yaml"
+    tests = [_test(alert, FIRES[alert] | server, False)]
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
     tested = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 

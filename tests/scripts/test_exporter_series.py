@@ -177,6 +177,15 @@ async def test_what_has_just_come_to_an_idle_vpush_is_not_as_old_as_its_last_bat
     assert (await scraped(redis))("link_oldest_seconds") == aged(107, now)
 
 
+async def test_instances_that_wait_are_counted_by_what_they_wait_for(redis: Redis) -> None:
+    for id, reason in enumerate(("full: b", "full: b", "b holds a set", "")):
+        await instance(redis, id, service="mpush")
+        await redis.hset(f"demo:{id}", "waiting", reason)
+    found = await scraped(redis)
+    reasons = ("full: b", "b holds a set", "")
+    assert [found("instances_waiting", service="mpush", reason=each) for each in reasons] == [2, 1, None]
+
+
 async def test_a_done_list_of_another_name_is_shown_in_place_of_the_usual_one(redis: Redis) -> None:
     await policy(redis, done="ready")
     await redis.lpush("ready", 1, 2)
@@ -308,9 +317,11 @@ async def test_counters_with_alerts_are_0_before_the_first_event(redis: Redis) -
 
 
 async def test_a_full_server_and_a_replica_are_shown(redis: Redis) -> None:
-    found = await scraped(redis)
-    assert (found("memory_ratio"), found("replica")) == (0, 0)
-    used = (await redis.info("memory"))["used_memory"]
+    found, memory = await scraped(redis), await redis.info("memory")
+    used = memory["used_memory"]
+    of_machine = used / memory["total_system_memory"]
+    assert of_machine / 2 < (found("memory_ratio") or 0) < 2 * of_machine, "there is no maxmemory"
+    assert found("replica") == 0
     try:
         await redis.config_set("maxmemory", 2 * used)
         assert 0.4 < ((await scraped(redis))("memory_ratio") or 0) < 0.6

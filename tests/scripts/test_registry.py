@@ -125,6 +125,17 @@ async def test_looking_finds_a_deleted_registration_at_once(redis: Redis) -> Non
     assert await instance.check() is Presence.DELETED
 
 
+async def test_a_registration_that_somebody_overwrote_is_not_called_deleted(redis: Redis) -> None:
+    for look in (Registry.check, Registry.renew):
+        instance = await registered(redis)
+        await redis.hset(instance.key, "pid", 999)
+        assert await look(instance) is Presence.DELETED
+        assert instance.gone == f"overwritten by pid 999 on {socket.gethostname()}"
+        await redis.delete(instance.key)
+        assert await look(instance) is Presence.DELETED
+        assert instance.gone == "deleted"
+
+
 async def test_a_name_that_is_taken_is_not_taken_again(redis: Redis) -> None:
     """MP-37: two instances never share a registration, even if a restore or an operator sets back the counter."""
     first = await registered(redis, pid=1)

@@ -78,6 +78,19 @@ BREAKS: dict[str, tuple[Breaks, list[str]]] = {
         {"composition.yaml": ("reads: shop:work\n", "reads: [shop:work, shop:inn]\n")},
         ["composition.yaml:6: reads: 'shop:inn' is read and never written; expected a part [unfed]"],
     ),
+    "a list that two take from and nobody fills, by a name like that of one that one of them fills": (
+        {
+            "composition.yaml": (
+                "shop:in\n  reads: archive:in\nprograms:\n  worker:\n    reads: shop:work\n    writes: [",
+                "shop:others\n  reads: archive:in\nprograms:\n  worker:\n    reads: [shop:work, shop:in]\n"
+                "    writes: [shop:inn, ",
+            )
+        },
+        [
+            "mpush.yaml:2: in: 'shop:in' is read and never written; expected a part [unfed]",
+            "composition.yaml:7: writes: 'shop:inn' is written and never read; expected a part [orphan]",
+        ],
+    ),
     "a list that its worker alone writes, by a name like that of what it takes": (
         {"composition.yaml": ("shop:work\n    writes: [", "[shop:work, shop:in]\n    writes: [shop:ink, ")},
         ["composition.yaml:7: writes: 'shop:ink' is written and never read; expected a part [orphan]"],

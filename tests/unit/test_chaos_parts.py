@@ -16,7 +16,7 @@ from penstock.testing.chaos.faults import Injection
 from penstock.testing.chaos.frames import Frames, words_of
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.messages import Account, Routes, Sink, message, recognised
-from penstock.testing.chaos.plan import Chosen, planned
+from penstock.testing.chaos.plan import Chosen, expected, planned
 from penstock.testing.chaos.points import Phase, Point, shape_of
 from penstock.testing.chaos.proxy import FaultProxy
 from penstock.testing.chaos.random_faults import FAULTS
@@ -209,6 +209,15 @@ def test_a_sample_is_drawn_by_the_seed_beside_the_run_without_a_fault() -> None:
     assert planned(composition, points, Chosen(seed=1, sample=1_000)) == everything
     named = planned(composition, points, Chosen(seed=1, sample=3, faults=["cut before the reply"]))
     assert [each.fault for each in named] == ["cut before the reply"] * 3
+
+
+def test_a_run_takes_at_least_as_long_as_its_slowest_fault() -> None:
+    slow = Injection(1, "swallowed", None, None, "1:swallowed:0")
+    assert slow.slow
+    quick = Injection(2, "SCRIPT FLUSH", None, None, "1:SCRIPT FLUSH:0")
+    costs = [expected(Composition(()), [each], 8) for each in (slow, quick)]
+    assert expected(Composition(()), [slow, quick, quick], 8) == max(costs) == costs[0]
+    assert expected(Composition(()), [quick] * 80, 8) == pytest.approx(10 * costs[1])
 
 
 def test_a_composition_without_routes_gets_advice(tmp_path: Path) -> None:

@@ -61,6 +61,17 @@ def test_lines_are_at_most_100_characters(page: Path) -> None:
         ] == []
 
 
+@every_page
+def test_a_composition_runs_on_a_named_server_and_what_is_typed_beside_it_stands_apart(page: Path) -> None:
+    """Otherwise `up` starts an embedded server, which the next commands do not find, and goes on until ctrl-C."""
+    for block in CODE.finditer(page.read_text()):
+        lines = block[0].splitlines()[1:-1]
+        for place, line in enumerate(lines):
+            if re.search(r"penstock up [\w/]+$", line):
+                assert any("REDIS=" in earlier for earlier in lines[:place]), line
+                assert place == len(lines) - 1, lines[place + 1]
+
+
 def test_the_readme_has_at_most_200_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 

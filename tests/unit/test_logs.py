@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import structlog
 
 from common import logs
+from penstock.composition.procfile import for_people
 from penstock.log import Log
 from tests.support.harness import Service, until
 
@@ -26,6 +28,11 @@ class RecordedWrites(io.StringIO):
         return len(text)
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     writes = RecordedWrites()
@@ -33,6 +40,16 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     logs.configure("info")
     yield writes.all
     structlog.reset_defaults()
+
+
+def test_up_shows_lines_at_a_terminal_as_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = '{"service": "mpush", "event": "registered", "level": "info", "timestamp": "2026-01-01T00:00:00Z"}'
+    of_a_program = '{"event": "a storm", "wind": 9}'
+    assert [for_people(text) for text in (line, of_a_program)] == [line, of_a_program], "this is no terminal"
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert [for_people(text) for text in (of_a_program, "{", "plain")] == [of_a_program, "{", "plain"]
+    words = re.sub(r"\x1b\[\d*m", "", for_people(line)).split()
+    assert words == ["[info", "]", "registered", "service=mpush"]
 
 
 def test_a_line_is_one_write_so_that_services_do_not_mix_theirs(written: list[str]) -> None:

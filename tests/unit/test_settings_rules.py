@@ -141,6 +141,17 @@ def test_a_file_that_cannot_be_read_hides_no_fault_of_the_environment(tmp_path: 
     ] * 2
 
 
+def test_an_unknown_property_that_begins_as_a_known_one_is_a_hint_at_it(tmp_path: Path) -> None:
+    file = tmp_path / "props.yaml"
+    file.write_text("input: a\noutput: [b]\nkolour: red\n")
+    problems = [line.removeprefix(f"{file}:") for line in refused(file, **ENVIRONMENT)]
+    assert problems == [
+        "1: input: unknown property: did you mean in?",
+        "2: output: unknown property: did you mean out?",
+        "3: kolour: unknown property",
+    ]
+
+
 def test_two_names_of_one_setting_in_a_file_contradict_each_other_by_line(tmp_path: Path) -> None:
     file = tmp_path / "props.json5"
     file.write_text("{redisNamespace: 'a',\nserviceNamespace: 'b'}")

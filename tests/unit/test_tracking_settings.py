@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.acl import least
 from common.settings.base import ServiceSettings
 from common.settings.fields import kind_of
 from penstock.errors import SettingsError
@@ -261,6 +263,12 @@ def test_an_out_list_is_one_name() -> None:
     assert made(Mdispatch, out=["out"]).out == "out"
     assert dispatching(out=["a", "b"]).startswith("out: expected a name")
     assert dispatching(out="redis://h").startswith("out: expected a name, found the URL of a server")
+
+
+def test_the_rights_of_the_user_include_all_that_the_start_demands() -> None:
+    settings = made(Mdispatch, done="elsewhere:done")
+    granted = least(settings)[settings.redis].keys
+    assert [name for name in settings.lists() if not any(fnmatchcase(name, each) for each in granted)] == []
 
 
 def test_tracking_needs_a_namespace() -> None:

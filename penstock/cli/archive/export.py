@@ -8,6 +8,7 @@ import typer
 from penstock.cli._archive import ArchiveDirectory
 from penstock.cli._frame import Failed, Json, complain, run
 from penstock.cli._text import print_json, shown
+from penstock.encoding import counted
 
 
 class Format(StrEnum):
@@ -41,5 +42,5 @@ async def _export(archive: str, target: str, as_json: bool) -> int:
     if as_json:
         print_json({"exported": exported})
     else:
-        typer.echo(f"exported {exported:,} event{'s' * (exported != 1)} to {shown(target)}")
+        typer.echo(f"exported {counted(exported, 'event')} to {shown(target)}")
     return 0

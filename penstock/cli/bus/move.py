@@ -14,6 +14,7 @@ from penstock.cli._progress import progress
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli._url import resolve_url
 from penstock.cli.bus._servers import Servers, all_connected
+from penstock.encoding import counted
 from penstock.urls import server_of
 
 if TYPE_CHECKING:
@@ -119,10 +120,10 @@ async def _carry(bus: "Bus", mover: "Mover", steps: "Sequence[Step]", as_json: b
 
 def _summary(mover: "Mover", seconds: float) -> str:
     moved = mover.moved
-    late = f"; gathered {moved.gathered:,} messages that were pushed to a former server" if moved.gathered else ""
+    late = f"; gathered {counted(moved.gathered, 'message')} pushed to a former server" if moved.gathered else ""
     if not moved.queues and not late:
         return "every queue is where it belongs: nothing moved"
-    return f"moved {moved.queues:,} queues with {moved.messages:,} messages in {seconds:.2f} s{late}"
+    return f"moved {counted(moved.queues, 'queue')} with {counted(moved.messages, 'message')} in {seconds:.2f} s{late}"
 
 
 def _show_plan(mover: "Mover", steps: "Sequence[Step]", as_json: bool) -> int:
@@ -134,7 +135,7 @@ def _show_plan(mover: "Mover", steps: "Sequence[Step]", as_json: bool) -> int:
         rows_ = [(shown(each.name), each.source.address, each.target.address) for each in moves[:MAX_ROWS]]
         if rows_:
             print_table("Queues to move", ("queue", "from", "to"), rows_)
-        typer.echo(f"{len(moves):,} queues would be moved")
+        typer.echo(f"{counted(len(moves), 'queue')} would be moved")
         for line in mover.problems:
             complain(line, 1)
     return int(bool(mover.problems))

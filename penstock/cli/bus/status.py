@@ -14,6 +14,7 @@ from penstock.cli._frame import Json, masked, run
 from penstock.cli._progress import progress
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli.bus._servers import Servers, all_connected
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -96,7 +97,7 @@ def _print(url: str, states: "Sequence[QueueState]", total: int, pattern: str) -
     more = [_more(each) for each in states]
     columns = (*COLUMNS, "more") if any(more) else COLUMNS
     rows = [_row(each, rest)[: len(columns)] for each, rest in zip(states, more, strict=True)]
-    print_table(f"{masked(url)}: {total:,} queue{'s' if total > 1 else ''}", columns, rows)
+    print_table(f"{masked(url)}: {counted(total, 'queue')}", columns, rows)
     if total > len(states):
         typer.echo(f"{total - len(states):,} more queues: --limit shows more, --match chooses")
 

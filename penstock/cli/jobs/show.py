@@ -23,6 +23,7 @@ from penstock.cli.jobs._jobs import (
     no_such_job,
 )
 from penstock.cli.jobs.list import due_at, finite
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from penstock.jobs import Completion, DeadJob
@@ -128,7 +129,7 @@ def _print(stream: str, found: Found) -> None:
         left = age(each.due - time.time())
         typer.echo(f"{title} on {server}: delayed, begins {clock(each.due)} UTC, in {left}")
     for server, dead in found.dead:
-        tried = f"{dead.attempts:,} attempt{'s' if dead.attempts != 1 else ''}"
+        tried = counted(dead.attempts, "attempt")
         typer.echo(
             f"{title} on {server}: dead in {shown(dead.group)} after {tried}, {clock(dead.at)} UTC; id {dead.id}"
         )

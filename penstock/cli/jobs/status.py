@@ -10,6 +10,7 @@ from penstock.cli._frame import Json, run
 from penstock.cli._progress import progress
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli.jobs._jobs import DEFAULT_PREFIX, Prefix, Redis, at, jobs_at, no_such_stream
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from penstock.bus.instance import Instance
@@ -93,7 +94,7 @@ def _print(server: str, states: "Sequence[StreamState]", total: int) -> None:
         (shown(each.name), each.length, each.delayed, each.dead, each.workers, rest)[: len(columns)]
         for each, rest in zip(states, more, strict=True)
     ]
-    print_table(f"{server}: {total:,} stream{'s' if total > 1 else ''}", columns, rows)
+    print_table(f"{server}: {counted(total, 'stream')}", columns, rows)
     groups = [_row(state.name, group) for state in states for group in state.groups]
     if groups:
         print_table("groups", GROUPS, groups)

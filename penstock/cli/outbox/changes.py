@@ -9,6 +9,7 @@ import typer
 from penstock.cli._frame import Failed, Json, Misused, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.outbox._store import HERE, Datadir, changing, reading, require_message, require_store
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from penstock.outbox.store import Store
@@ -87,7 +88,7 @@ async def _remove(what: str, key: str | None, datadir: Path, as_json: bool) -> i
                 raise Misused("--key is for an address")
             with store.transaction():
                 count = store.remove(id)
-            text = f"{what} is removed from {count:,} place{'s' * (count != 1)}"
+            text = f"{what} is removed from {counted(count, 'place')}"
         else:
             count, text = _remove_address(store, what, key)
     if not count:

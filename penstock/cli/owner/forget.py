@@ -7,6 +7,7 @@ import typer
 from penstock.cli._frame import DEFAULT_URL, Json, Misused, connected, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.owner._options import KeysRedisUrl, Namespace, Owner, require_owner
+from penstock.encoding import counted
 
 
 def forget(
@@ -43,4 +44,4 @@ async def _forget(namespace: str, owner: str, yes: bool, url: str, as_json: bool
 
 
 def _words(owner: str, count: int) -> str:
-    return f"{count:,} data key{'s' * (count != 1)} of {shown(owner)}"
+    return f"{counted(count, 'data key')} of {shown(owner)}"

@@ -5,6 +5,7 @@ import typer
 from penstock.cli._frame import DEFAULT_URL, Json, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.owner._options import KeysRedisUrl, Master, Namespace, keyring
+from penstock.encoding import counted
 
 
 def rewrap(namespace: Namespace, master: Master, redis: KeysRedisUrl = DEFAULT_URL, json: Json = False) -> None:
@@ -22,5 +23,5 @@ async def _rewrap(namespace: str, master: str, url: str, as_json: bool) -> int:
     if as_json:
         print_json({"namespace": namespace, "rewrapped": count})
     else:
-        typer.echo(f"rewrapped {count:,} data key{'s' * (count != 1)} of {shown(namespace)}")
+        typer.echo(f"rewrapped {counted(count, 'data key')} of {shown(namespace)}")
     return 0

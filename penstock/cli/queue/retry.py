@@ -8,6 +8,7 @@ from penstock.cli._frame import Failed, Json, Misused, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.queue._queues import DEFAULT_URL, Service, TokenAt, Url, queue_of
 from penstock.cli.queue.dead import dead_tasks
+from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from penstock.hqueue import Queue
@@ -38,7 +39,7 @@ async def _retry(service: str, id: str | None, everything: bool, url: str, token
     if as_json:
         print_json({"retried": many})
     elif id is None:
-        typer.echo(f"{many:,} tasks of {shown(service)} wait again")
+        typer.echo(f"waiting again in {shown(service)}: {counted(many, 'task')}")
     else:
         typer.echo(f"task {shown(id)} of {shown(service)} waits again")
     return 0

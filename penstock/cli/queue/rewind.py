@@ -7,6 +7,7 @@ import typer
 from penstock.cli._frame import Json, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.queue._queues import DEFAULT_URL, Service, TokenAt, Url, queue_of
+from penstock.encoding import counted
 
 
 def rewind(
@@ -26,5 +27,5 @@ async def _rewind(service: str, last: int, url: str, token: str | None, as_json:
     if as_json:
         print_json({"rewound": many})
     else:
-        typer.echo(f"{many:,} tasks of {shown(service)} wait again")
+        typer.echo(f"waiting again in {shown(service)}: {counted(many, 'task')}")
     return 0

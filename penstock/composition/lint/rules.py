@@ -28,12 +28,12 @@ def orphans(composition: Composition) -> Iterator[Finding]:
     """Find lists that are written and never read, except for dead letters and events, which need no reader."""
     read = {end.place for _, end in composition.ends("reads")}
     late = {end.place for part in unwatched(composition) for end in part.shape.watched}
-    for part, end in composition.ends("writes"):
+    for part, end in _first_users(composition, "writes"):
         if end.kind == "stream" or end.role == "dead" or end.place in read | late:
             continue
         if composition.external.does("reads", end.key):
             continue
-        why = _elsewhere(end, read) or nearest(end.key, _lone(composition, part, "reads", "writes"))
+        why = _elsewhere(end, read) or nearest(end.key, _lone(composition, end, "reads", "writes"))
         yield at(
             "orphan", part, end, f"{end.key!r} is written and never read{why}; {_todo(composition, part, 'reads')}"
         )
@@ -42,15 +42,23 @@ def orphans(composition: Composition) -> Iterator[Finding]:
 def unfed(composition: Composition) -> Iterator[Finding]:
     """Find lists and streams that are read and never written."""
     written = {end.place for _, end in composition.ends("writes")}
-    for part, end in composition.ends("reads"):
+    for part, end in _first_users(composition, "reads"):
         if end.place in written or composition.external.does("writes", end.key):
             continue
         streams = [other.key for _, other in composition.ends("writes") if other.kind == "stream"]
-        lone = streams if end.kind == "stream" else _lone(composition, part, "writes", "reads")
+        lone = streams if end.kind == "stream" else _lone(composition, end, "writes", "reads")
         why = _elsewhere(end, written) or nearest(end.key, lone)
         yield at(
             "unfed", part, end, f"{end.key!r} is read and never written{why}; {_todo(composition, part, 'writes')}"
         )
+
+
+def _first_users(composition: Composition, use: Use) -> Iterator[tuple[Part, End]]:
+    """Yield each place once, with the first part that uses it so: one mistake is one finding."""
+    first: dict[Place, tuple[Part, End]] = {}
+    for part, end in composition.ends(use):
+        first.setdefault(end.place, (part, end))
+    yield from first.values()
 
 
 def loops(composition: Composition) -> Iterator[Finding]:
@@ -104,18 +112,21 @@ def _cycle(steps: Iterable[tuple[Place, Place]]) -> list[Place]:
     return []
 
 
-def _lone(composition: Composition, part: Part, use: Use, opposite: Use) -> list[str]:
-    """Return keys with ``use`` but without ``opposite`` use, one of which ``part`` may have misspelled.
+def _lone(composition: Composition, user: End, use: Use, opposite: Use) -> list[str]:
+    """Return keys with ``use`` but without ``opposite`` use, one of which ``user`` may be a misspelling of.
 
-    Keys that ``part`` uses itself are left out.
+    Keys that a part with that place uses itself are left out; all are if several parts agree on its name.
     """
+    parts = {part.name: part for part, _ in composition.at(user.place, opposite)}
+    if len(parts) > 1:
+        return []
     opposed = {end.place for _, end in composition.ends(opposite)}
     ends = [end for _, end in composition.ends(use) if end.place not in opposed and end.role != "dead"]
     keys = [end.key for end in ends if not composition.external.does(opposite, end.key)]
     used = {end.key for _, end in composition.ends(opposite)}
     external = composition.external.reads if use == "reads" else composition.external.writes
     keys += [name for name in external if name not in used]
-    own = {end.key for end in part.ends}
+    own = {end.key for part in parts.values() for end in part.ends}
     return [key for key in keys if key not in own]
 
 

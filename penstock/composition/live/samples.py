@@ -30,6 +30,8 @@ class ServiceCounts:
     """Messages by list, retries included."""
     late: int = 0
     """Instances that missed a heartbeat; they are not counted in ``alive``."""
+    waits: Sequence[str] = ()
+    """What live instances wait for, in words."""
 
 
 @dataclass

@@ -47,27 +47,28 @@ async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]
     """Add the services: how many instances are alive, and how many messages are pending, taken and delivered."""
     names = [Keys(str(part.namespace)) for part, _ in read]
     calls = [
-        [("HMGET", keys.instance(decoded(id)), "host", "renewed", "renew") for id in _list(ids)]
+        [("HMGET", keys.instance(decoded(id)), "host", "renewed", "renew", "waiting") for id in _list(ids)]
         for keys, (_, (ids, *_)) in zip(names, read, strict=True)
     ]
     replies = iter(await _replies_to(redis, [call for each in calls for call in each]))
     found_lists, _ = await pending.read_pending(redis, names, lenient=True)
     for (_, (_, taken, delivered, retried)), keys, own in zip(read, names, calls, strict=True):
-        answers = [next(replies) for _ in own]
-        ages = [_heartbeat(answer, now) for answer in answers if isinstance(answer, list) and answer[0]]
-        late, lists = sum(is_late(*each) for each in ages), found_lists[keys.namespace].all
+        answers = [answer for answer in (next(replies) for _ in own) if isinstance(answer, list) and answer[0]]
+        on_time = [answer for answer in answers if not is_late(*_heartbeat(answer, now))]
+        late, lists = len(answers) - len(on_time), found_lists[keys.namespace].all
+        waits = sorted({decoded(answer[-1]) for answer in on_time if answer[-1]})
         settled = _number(taken) - sum(each.counted + each.missing for each in lists)
         counts = {decoded(name): _number(value) for name, value in _hash(delivered).items()}
         outs = [name for name in counts if name != "count"]
         if len(outs) == 1:
             counts[outs[0]] += _number(retried)
         waiting = sum(each.messages for each in lists)
-        found.services[keys.namespace] = ServiceCounts(len(ages) - late, waiting, settled, counts, late)
+        found.services[keys.namespace] = ServiceCounts(len(on_time), waiting, settled, counts, late, waits)
 
 
 def _heartbeat(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
     """Return the age of an instance's last heartbeat and the heartbeat interval (s)."""
-    _, renewed, renew = fields
+    _, renewed, renew, _ = fields
     at = parse_metric(renewed)
     return None if at is None else now - at, parse_metric(renew)
 

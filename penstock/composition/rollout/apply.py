@@ -11,7 +11,7 @@ from penstock.atomic import AtomicRead
 from penstock.composition.rollout import LUA
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
-from penstock.encoding import decoded, encoded
+from penstock.encoding import counted, decoded, encoded
 from penstock.inspect.changes import begun, is_moved, key_of, moved
 from penstock.inspect.namespace import instances
 from penstock.metrics import parse_metric
@@ -70,7 +70,7 @@ async def _reload(step: Step, wait: float) -> str:
     if shape != by.desired:
         why = "it reads another file, or its environment overrides this one"
         raise StepFailed(f"{by.namespace} reloaded its settings, but these are not the ones of the file here: {why}")
-    return f"{len(alive)} instance{'' if len(alive) == 1 else 's'} obeyed"
+    return f"{counted(len(alive), 'instance')} obeyed"
 
 
 async def _note_begun(by: CurrentState, outputs: Iterable[str]) -> None:
@@ -168,7 +168,9 @@ async def _drain(step: Step, wait: float) -> str:
     until = time.monotonic() + wait
     while left := await _length(step):
         if time.monotonic() >= until:
-            raise StepFailed(f"{step.list.key} still holds {left:,} messages after {wait:g} s: is its reader running?")
+            raise StepFailed(
+                f"{step.list.key} still holds {counted(left, 'message')} after {wait:g} s: is its reader running?"
+            )
         await asyncio.sleep(POLL_SECONDS)
     await _delete_note(step)
     return "empty"
@@ -177,7 +179,9 @@ async def _drain(step: Step, wait: float) -> str:
 async def _empty(step: Step, _: float) -> str:
     assert step.list
     if held := await _length(step):
-        raise StepFailed(f"{step.list.key} received {held:,} messages meanwhile: apply again with --drain or --drop")
+        raise StepFailed(
+            f"{step.list.key} received {counted(held, 'message')} meanwhile: apply again with --drain or --drop"
+        )
     await _delete_note(step)
     return "empty"
 

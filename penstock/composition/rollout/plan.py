@@ -11,6 +11,7 @@ from penstock.composition.model import Composition, Part
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
 from penstock.composition.rollout.steps import InvalidOption, Options, Plan, Step
+from penstock.encoding import counted
 from penstock.inspect.changes import REMOVED, begun, is_moved, renamed
 from penstock.shape import Place, Use, property_of
 
@@ -111,7 +112,7 @@ class _Planning:
         ways = "--drain waits until its reader has emptied it, --drop deletes its messages"
         several = any(state is one.by for state, _ in self._difference.added)
         again = f", --rename {one.list.key}=NEW gives it a new name" if several else ""
-        refused = f"{one.list.key} holds {held:,} message{'' if held == 1 else 's'}: {ways}{again}" if held else ""
+        refused = f"{one.list.key} holds {counted(held, 'message')}: {ways}{again}" if held else ""
         return Step("empty", one.by, f"{one.list.key} must be empty", one.list, None, held, refused=refused)
 
     def _backfills(self, state: CurrentState) -> Iterator[Step]:

@@ -98,9 +98,10 @@ def planned(composition: Composition, points: Sequence[Point], chosen: Chosen) -
 
 
 def expected(composition: Composition, injections: Sequence[Injection], lanes: int) -> float:
-    """Return about how many seconds the faults will take."""
+    """Return about how many seconds the faults will take: side by side, but no less than the slowest."""
     services = {part.name for part in composition.parts if part.service}
-    return sum(_cost(each, services) for each in injections) / max(lanes, 1)
+    costs = [_cost(each, services) for each in injections]
+    return max(sum(costs) / max(lanes, 1), *costs)
 
 
 def _cost(injection: Injection, services: set[str]) -> float:

@@ -12,6 +12,7 @@ from typing import Final
 from penstock.accounting.audit import audit
 from penstock.accounting.tracked import audit_tracked
 from penstock.composition.model import Composition
+from penstock.encoding import counted
 from penstock.errors import PenstockError
 from penstock.keys import Keys
 from penstock.shape import Place
@@ -114,10 +115,10 @@ class Run:
         return Report(self._chosen.seed, points, results, time.monotonic() - self._begun, books)
 
     def _forecast(self, points: Sequence[Point], injections: Sequence[Injection], lanes: int) -> str:
-        seconds = expected(self._composition, injections, lanes)
+        seconds = expected(self._composition, injections, lanes) + self._redelivery
         length = f"{seconds / 60:.1f} min" if seconds > 90 else f"{max(seconds, 5):.0f} s"
-        faults = f"{len(injections):,} fault{'s' * (len(injections) != 1)}"
-        return f"{faults}, {len(points):,} points, {lanes} at a time: about {length}"
+        what = f"{counted(len(injections), 'fault')}, {counted(len(points), 'point')}"
+        return f"{what}, {lanes} at a time: about {length}"
 
     def _calibrate(self, lane: Lane, times: Times) -> None:
         account = lane.accounts[BASELINE_ACCOUNT]

@@ -99,7 +99,7 @@ async def test_a_full_server_is_reported_and_nothing_is_lost(
     finally:
         await there.config_set("maxmemory", "0")
     assert result.status == 1
-    assert "0 messages were moved to out before this:\npenstock: the other server: " in result.error
+    assert "moved to out before this: 0 messages\npenstock: the other server: " in result.error
     assert "maxmemory" in result.error
     assert await left(redis) == [b"one", b"two"]
     assert (await shovel(redis_url, "in", there_url, "out")).status == 0
@@ -117,7 +117,7 @@ async def test_a_message_that_is_too_large_for_the_other_server_is_named_and_sta
     place, done = (3_002, "copied") if words else (1, "moved")
     assert (result.status, result.out) == (1, b"")
     assert result.error == (
-        f"penstock: 3,001 messages were {done} to out before this:\n"
+        f"penstock: {done} to out before this: 3,001 messages\n"
         f"penstock: message {place:,} from the old end of in has 1,048,577 bytes, and the other server takes 1,048,576 "
         f"at most: raise its proto-max-bulk-len, or take the message out (LINDEX in -{place} shows it)\n"
     )
@@ -190,7 +190,7 @@ async def test_a_target_that_is_no_list_any_more_leaves_the_rest_in_its_list(
         gate.open()
         status, err = await ended(process)
     assert status == 1
-    assert "messages were moved to out before this:" in err
+    assert "moved to out before this: " in err
     assert "the other server: out holds a string, expected a list" in err
     assert_same(await left(there, "aside") + await left(redis), messages)
     assert (await keys(redis), await keys(there)) == ([b"in"], [b"aside", b"out"])
