@@ -45,9 +45,12 @@ class Observer:
 
     async def sample(self) -> Samples:
         """Take a sample and return all so far. Raise ``Failed`` if no server answers the first time."""
+        from penstock.composition.live.sampling import registry_of
+
         found = Sample(monotonic(), time())
         composition = self._files or await self._registered()
         urls = {end.place.server: end.url for _, end in composition.ends("reads", "writes", "keeps")}
+        urls |= {registry_of(part): part.urls[1] for part in composition.parts if part.urls[1]}
         await asyncio.gather(*(self._at(server, url, composition, found) for server, url in urls.items()))
         if urls and len(found.unreachable) == len(urls) and not self._sampled:
             raise Failed("\n".join(f"cannot reach {server}: {why}" for server, why in found.unreachable.items()))
@@ -137,16 +140,16 @@ def _figures(place: Place, samples: Samples) -> Figures:
 
 
 def _activity(namespace: str, samples: Samples) -> str:
-    service = samples.last.services.get(namespace)
-    if service is None:
-        return ""
-    words = [f"{service.alive} alive"] * bool(service.alive) + [f"{service.late} late"] * bool(service.late)
-    words = words or ["not running"]
+    service, instances = samples.last.services.get(namespace), samples.last.instances.get(namespace)
+    words = []
+    if instances:
+        alive, late = instances.alive, instances.late
+        words = [f"{alive} alive"] * bool(alive) + [f"{late} late"] * bool(late) or ["not running"]
     if rate := samples.taken_per_second(namespace):
         words.append(_per_second(rate))
-    if service.pending:
+    if service and service.pending:
         words.append(f"{service.pending:,} in hand")
-    words += [f"waits: {shown(reason)}" for reason in service.waits]
+    words += [f"waits: {shown(reason)}" for reason in (instances.waits if instances else ())]
     return ", ".join(words)
 
 

@@ -61,6 +61,19 @@ async def test_what_instances_wait_for_is_drawn(redis: Redis, redis_url: str) ->
     assert part["waits"] == ["full: b\x1b"]
 
 
+async def test_instances_are_found_where_they_register(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text(f"fan: python -m services.mpush --props {tmp_path}/fan.yaml\n")
+    elsewhere = redis_url.replace("/0", "/1")
+    names = f"redis: {redis_url}\nserviceRedis: {elsewhere}\nredisNamespace: demo\n"
+    (tmp_path / "fan.yaml").write_text(f"{names}in: a\npending: p\nout: [b]\n")
+    async with Redis.from_url(elsewhere) as registry:
+        await register(registry, "demo", "1")
+        await registry.hset("demo:1", "waiting", "full: b")
+        result = await penstock("map", tmp_path, "--live", "--once", redis=redis_url)
+        await registry.flushdb()
+    assert "─▶ fan (mpush)  1 alive, waits: full: b\n" in result.text
+
+
 async def test_a_pipeline_is_joined_to_all_streams_of_its_pattern(tmp_path: Path) -> None:
     text = (await penstock("map", compose(tmp_path, FINE["a pipeline that names its namespaces by a pattern"]))).text
     assert text.replace(str(tmp_path), "DIR") == (await plain(tmp_path))

@@ -27,8 +27,8 @@ def seen(*samples: tuple[int, int, int]) -> Samples:
     """Return samples a second apart: messages in ``in``, delivered by the hop, left in ``out``; one is pending."""
     found = Samples()
     for second, (waiting, delivered, left) in enumerate(samples):
-        hop = ServiceCounts(alive=1, pending=1, taken=delivered, delivered={"out": delivered, "count": delivered})
-        services = {"ns": hop, "m": ServiceCounts(1, 0, 0, {})}
+        hop = ServiceCounts(pending=1, taken=delivered, delivered={"out": delivered, "count": delivered})
+        services = {"ns": hop, "m": ServiceCounts(0, 0, {})}
         found.add(HOP, Sample(float(second), lengths={IN: waiting, OUT: left, END: 5}, services=services))
     return found
 

@@ -23,11 +23,17 @@ RATE_SAMPLES: Final = 5
 class ServiceCounts:
     """A service at one moment."""
 
-    alive: int
     pending: int
     taken: int
     delivered: Mapping[str, int]
     """Messages by list, retries included."""
+
+
+@dataclass(frozen=True)
+class InstanceCounts:
+    """The instances of a service at one moment."""
+
+    alive: int
     late: int = 0
     """Instances that missed a heartbeat; they are not counted in ``alive``."""
     waits: Sequence[str] = ()
@@ -48,6 +54,8 @@ class Sample:
     """Ages (s) of the oldest dead letters and events, from the timestamps in them."""
     services: dict[str, ServiceCounts] = field(default_factory=dict)
     """By namespace."""
+    instances: dict[str, InstanceCounts] = field(default_factory=dict)
+    """By namespace, from the server of its registrations."""
     unreachable: dict[str, str] = field(default_factory=dict)
     """Reasons by server."""
 
@@ -101,9 +109,11 @@ class Samples:
         return ListStats(length, _rate(arrived), _rate(left), growth, oldest, at_least, self._grows(place))
 
     def service_as_json(self, namespace: str | None) -> dict[str, Any]:
-        """Return the counts and the rate of a service; empty if the last sample does not have it."""
-        found = self.last.services.get(namespace or "")
-        return {**asdict(found), "rate": self.taken_per_second(str(namespace))} if found else {}
+        """Return the counts and the rate of a service, without what the last sample does not have."""
+        name = namespace or ""
+        found = [each for each in (self.last.instances.get(name), self.last.services.get(name)) if each]
+        rate = {"rate": self.taken_per_second(name)} if name in self.last.services else {}
+        return {key: value for each in found for key, value in asdict(each).items()} | rate
 
     def taken_per_second(self, namespace: str) -> float | None:
         """Return the rate at which a service takes messages; None until there are two samples of it."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.composition.live.samples import Sample, ServiceCounts
+from penstock.composition.live.samples import InstanceCounts, Sample, ServiceCounts
 from penstock.composition.model import Composition, Part
 from penstock.encoding import decoded, encoded
 from penstock.inspect import pending
@@ -15,21 +15,25 @@ from penstock.keys import Keys
 from penstock.metrics import parse_metric
 from penstock.shape import Place
 from penstock.tracking.dead_letters import Letter
+from penstock.urls import server_of
 
 Call = tuple[Any, ...]
-CALLS_PER_SERVICE: Final = 4
+CALLS_PER_SERVICE: Final = 3
 
 
 async def sample_server(redis: "Redis", composition: Composition, server: str, found: Sample) -> None:
     """Add the lists and services on ``server`` to ``found``. Raise ``RedisError`` if it does not answer."""
     ends = [(end.place, end) for _, end in composition.ends("reads", "writes") if end.place.server == server]
     places = dict(ends)
-    services = {str(part.namespace): part for part in composition.parts if part.namespace and part.server == server}
+    parts = [part for part in composition.parts if part.namespace]
+    services = {str(part.namespace): part for part in parts if part.server == server}
+    registered = list(dict.fromkeys(str(part.namespace) for part in parts if registry_of(part) == server))
     calls: list[Call] = [("TIME",)]
     for place, end in places.items():
         calls += _of_list(place, end.kind == "stream", end.role == "dead")
     for name in services:
         calls += _of_service(Keys(name))
+    calls += [("LRANGE", Keys(name).ids, 0, -1) for name in registered]
     (seconds, micros), *replies = await _replies_to(redis, calls)
     for place, (length, oldest) in zip(places, _pairs(replies[: 2 * len(places)]), strict=True):
         if isinstance(length, int):
@@ -37,33 +41,44 @@ async def sample_server(redis: "Redis", composition: Composition, server: str, f
             if (at := _timestamp(oldest)) is not None:
                 found.oldest[place] = max(0.0, seconds + micros / 1e6 - at)
     counted = replies[2 * len(places) :]
-    read = [
-        (part, counted[start * CALLS_PER_SERVICE :][:CALLS_PER_SERVICE]) for start, part in enumerate(services.values())
-    ]
-    await _add_services(redis, read, found, seconds)
+    read = [(name, counted[place * CALLS_PER_SERVICE :][:CALLS_PER_SERVICE]) for place, name in enumerate(services)]
+    await _add_services(redis, read, found)
+    await _add_instances(redis, registered, replies[len(replies) - len(registered) :], found, seconds)
 
 
-async def _add_services(redis: "Redis", read: Sequence[tuple[Part, Sequence[Any]]], found: Sample, now: float) -> None:
-    """Add the services: how many instances are alive, and how many messages are pending, taken and delivered."""
-    names = [Keys(str(part.namespace)) for part, _ in read]
-    calls = [
-        [("HMGET", keys.instance(decoded(id)), "host", "renewed", "renew", "waiting") for id in _list(ids)]
-        for keys, (_, (ids, *_)) in zip(names, read, strict=True)
-    ]
-    replies = iter(await _replies_to(redis, [call for each in calls for call in each]))
+def registry_of(part: Part) -> str:
+    """Return the server of a service's registrations."""
+    return server_of(part.urls[1]) if part.urls[1] else part.server
+
+
+async def _add_services(redis: "Redis", read: Sequence[tuple[str, Sequence[Any]]], found: Sample) -> None:
+    """Add how many messages of each service are pending, taken and delivered."""
+    names = [Keys(name) for name, _ in read]
     found_lists, _ = await pending.read_pending(redis, names, lenient=True)
-    for (_, (_, taken, delivered, retried)), keys, own in zip(read, names, calls, strict=True):
-        answers = [answer for answer in (next(replies) for _ in own) if isinstance(answer, list) and answer[0]]
-        on_time = [answer for answer in answers if not is_late(*_heartbeat(answer, now))]
-        late, lists = len(answers) - len(on_time), found_lists[keys.namespace].all
-        waits = sorted({decoded(answer[-1]) for answer in on_time if answer[-1]})
+    for keys, (_, (taken, delivered, retried)) in zip(names, read, strict=True):
+        lists = found_lists[keys.namespace].all
         settled = _number(taken) - sum(each.counted + each.missing for each in lists)
         counts = {decoded(name): _number(value) for name, value in _hash(delivered).items()}
         outs = [name for name in counts if name != "count"]
         if len(outs) == 1:
             counts[outs[0]] += _number(retried)
-        waiting = sum(each.messages for each in lists)
-        found.services[keys.namespace] = ServiceCounts(len(on_time), waiting, settled, counts, late, waits)
+        found.services[keys.namespace] = ServiceCounts(sum(each.messages for each in lists), settled, counts)
+
+
+async def _add_instances(
+    redis: "Redis", names: Sequence[str], listed: Sequence[Any], found: Sample, now: float
+) -> None:
+    """Add how many instances are alive, and what they wait for."""
+    calls = [
+        [("HMGET", Keys(name).instance(decoded(id)), "host", "renewed", "renew", "waiting") for id in _list(ids)]
+        for name, ids in zip(names, listed, strict=True)
+    ]
+    replies = iter(await _replies_to(redis, [call for each in calls for call in each]))
+    for name, own in zip(names, calls, strict=True):
+        answers = [answer for answer in (next(replies) for _ in own) if isinstance(answer, list) and answer[0]]
+        on_time = [answer for answer in answers if not is_late(*_heartbeat(answer, now))]
+        waits = sorted({decoded(answer[-1]) for answer in on_time if answer[-1]})
+        found.instances[name] = InstanceCounts(len(on_time), len(answers) - len(on_time), waits)
 
 
 def _heartbeat(fields: Sequence[Any], now: float) -> tuple[float | None, float | None]:
@@ -82,7 +97,6 @@ def _of_list(place: Place, is_stream: bool, is_dead: bool) -> list[Call]:
 def _of_service(keys: Keys) -> list[Call]:
     taken, delivered, retry = map(keys.metric, ("taken", "delivered", "retry"))
     return [
-        ("LRANGE", keys.ids, 0, -1),
         ("HGET", taken, "count"),
         ("HGETALL", delivered),
         ("HGET", retry, "count"),
