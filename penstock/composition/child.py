@@ -18,7 +18,7 @@ MAX_LINE: Final = 2**30
 class Child:
     """A ``command`` in a shell, in a process group of its own; call ``write`` with each line of its output.
 
-    If this process ends without a stop, the child gets the signal ``orphaned``.
+    If this process ends without a stop, or ``write`` raises, the child gets the signal ``orphaned``.
     """
 
     orphaned = signal.SIGKILL
@@ -76,8 +76,12 @@ class Child:
 
     async def _read(self, output: asyncio.StreamReader) -> None:
         assert self._write
-        async for line in output:
-            self._write(line)
+        try:
+            async for line in output:
+                self._write(line)
+        except Exception:  # of `write`: raised once the process has ended
+            self.send(self.orphaned)
+            raise
 
     async def wait(self) -> int:
         """Return the exit status once it has ended and its output, too."""
@@ -99,13 +103,13 @@ class Child:
                     os.kill(self.pid, number)
 
     async def kill(self) -> None:
-        await self.ended(signal.SIGKILL)
+        await self._stopped(signal.SIGKILL)
 
     async def stop(self) -> int:
         """Send SIGTERM, and SIGKILL after ``STOP_SECONDS``; return the exit status, 0 if it was never started."""
-        return await self.ended(signal.SIGTERM)
+        return await self._stopped(signal.SIGTERM)
 
-    async def ended(self, number: signal.Signals) -> int:
+    async def _stopped(self, number: signal.Signals) -> int:
         """Send the signal ``number`` and return the exit status; see ``stop``."""
         async with self._starting:  # otherwise a restart under way would go on unseen
             self._wanted = False

@@ -95,7 +95,7 @@ class ProcessGroup:
     @property
     def running(self) -> list[str]:
         """Names of those that have not ended."""
-        return [name for name in self._ends if name not in self.statuses]
+        return [name for name, end in self._ends.items() if not end.done()]
 
     async def wait(self, order: asyncio.Event) -> None:
         """Wait until no process runs, one has failed, or ``order`` is set."""
@@ -115,12 +115,17 @@ class ProcessGroup:
     async def _wait(self, order: asyncio.Event, enough: Callable[[], bool], seconds: float | None = None) -> None:
         """Wait until no process runs, ``order`` is set, ``enough`` returns True, or for ``seconds``."""
         ordered = asyncio.create_task(order.wait())
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(seconds):
                 while self.running and not ordered.done() and not enough():
-                    ends = (self._ends[name] for name in self.running)
-                    await asyncio.wait({ordered, *ends}, return_when=asyncio.FIRST_COMPLETED)
-        ordered.cancel()
+                    ends = {self._ends[name] for name in self.running}
+                    done, _ = await asyncio.wait({ordered, *ends}, return_when=asyncio.FIRST_COMPLETED)
+                    for end in done & ends:
+                        end.result()  # raises what `write` has raised
+        except TimeoutError:
+            return
+        finally:
+            ordered.cancel()
 
     async def _begin(self, name: str) -> None:
         child = self._children[name]

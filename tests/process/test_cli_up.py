@@ -188,6 +188,17 @@ async def test_a_failed_process_is_reported(tmp_path: Path) -> None:
     assert (composition.failed, composition.statuses) == (["fails"], {"fails": 7})
 
 
+async def test_what_keeps_output_from_being_written_is_raised(tmp_path: Path) -> None:
+    def write(_: object) -> None:
+        raise OSError("no space left")
+
+    async with ProcessGroup(procfile(tmp_path, waits=WAITS), write=write) as composition:
+        await composition.start()
+        with pytest.raises(OSError, match="no space left"):
+            await composition.wait(asyncio.Event())
+    assert composition.running == []
+
+
 async def test_a_killed_process_can_be_started_again(tmp_path: Path) -> None:
     said: list[Any] = []
     async with ProcessGroup(procfile(tmp_path, waits=WAITS), write=said.append) as composition:
