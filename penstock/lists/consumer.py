@@ -220,9 +220,9 @@ class Consumer:
     async def _next(self) -> list[bytes]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
         while not self.lists.stopping:
+            size = self._pace.size()
             if self.holding.settlement.failures:  # what failed comes again at once
                 await asyncio.sleep(BACKOFF.delay_after(self.holding.settlement.failures))
-            size = self._pace.size()
             found = await self.holding.take(size)
             self._pace.begin()
             if found:

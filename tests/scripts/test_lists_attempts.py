@@ -290,3 +290,12 @@ async def test_blocking_loops_bury_too(redis: "Redis", redis_url: str) -> None:
 
     assert await asyncio.to_thread(work) == [1, 2, 3]
     assert [letter["error"] for letter in await letters(redis)] == ["LookupError: blocking"]
+
+
+async def test_many_messages_that_fail_are_buried_in_batches_with_one_wait_each(redis: "Redis", orders: List) -> None:
+    expected = [f"bad {number}".encode() for number in range(60)]
+    await orders.push_many(expected)
+    async with asyncio.timeout(15):  # message by message, the waits alone take half a minute
+        await handled(orders, expected[-1], *expected, attempts=1, dead="shop:dead")
+        await eventually(lambda: not orders._lists.consumers)
+    assert [letter["message"].encode() for letter in await letters(redis)] == expected
