@@ -12,7 +12,7 @@ from penstock.composition.watchdog import HELD, Watchdog
 STOP_SECONDS: Final = 40.0
 """Time between SIGTERM and SIGKILL: more than a service's ``stopTimeout``."""
 MAX_LINE: Final = 2**30
-"""Bytes of the longest line of output."""
+"""Bytes of the longest line of output; of longer ones some are dropped."""
 
 
 class Child:
@@ -76,7 +76,13 @@ class Child:
 
     async def _read(self, output: asyncio.StreamReader) -> None:
         assert self._write
-        async for line in output:
+        while True:
+            try:
+                line = await output.readline()
+            except ValueError:  # it is longer than MAX_LINE, and what was read of it is dropped
+                continue
+            if not line:
+                return
             self._write(line)
 
     async def wait(self) -> int:
