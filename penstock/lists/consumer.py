@@ -46,6 +46,8 @@ class Consumer:
         self.lists, self._source, self._burial = lists, source, burial
         self.holding = Holding(lists, source, prefetch, prefetch_bytes, burial)
         self._own = frozenset(source + end for end in OWN)
+        self._settles_each = burial is not None and burial.attempts == 1
+        """Whether messages are settled one by one: the first death counts, so the oldest must be what is in hand."""
         self._pace = Pace(SETTLE_SECONDS, prefetch)
         self._in_hand: Message | None = None
         self._comes_in_batches = False
@@ -121,7 +123,7 @@ class Consumer:
 
     def is_due(self) -> bool:
         """Return whether to settle before the next message of the batch."""
-        return self.holding.settlement.is_due
+        return self._settles_each or self.holding.settlement.is_due
 
     async def settle(self) -> bool:
         """Settle what was handled. Return False if the lease has ended: then others have the rest of the batch."""

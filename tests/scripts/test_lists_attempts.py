@@ -324,3 +324,14 @@ async def test_results_go_to_no_key_of_the_consumers_and_what_fails_beside_them_
     assert sorted(taken) == [b"before", b"end", b"fails", b"fails", b"result"]
     await eventually(lambda: not orders._lists.consumers)
     assert await redis.keys("shop:orders*") == []
+
+
+async def test_with_one_attempt_a_death_buries_what_was_in_hand_and_nothing_before(
+    redis: "Redis", redis_url: str, orders: List
+) -> None:
+    one: dict[str, Any] = {"attempts": 1, "dead": "shop:dead"}
+    await orders.push_many([f"{number}" for number in range(8)])
+    await die(redis, redis_url, 5, **one)
+    taken = await handled(orders, b"7", **one)
+    assert taken == [(b"6", 1), (b"7", 1)]
+    assert [(letter["message"], letter["reason"]) for letter in await letters(redis)] == [("5", "poison")]
