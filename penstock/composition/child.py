@@ -12,7 +12,7 @@ from penstock.composition.watchdog import HELD, Watchdog
 STOP_SECONDS: Final = 40.0
 """Time between SIGTERM and SIGKILL: more than a service's ``stopTimeout``."""
 MAX_LINE: Final = 2**30
-"""Bytes of the longest line of output."""
+"""Bytes of the longest line of output; of longer ones some are dropped."""
 
 
 class Child:
@@ -76,12 +76,18 @@ class Child:
 
     async def _read(self, output: asyncio.StreamReader) -> None:
         assert self._write
-        try:
-            async for line in output:
+        while True:
+            try:
+                line = await output.readline()
+            except ValueError:  # it is longer than MAX_LINE, and what was read of it is dropped
+                continue
+            if not line:
+                return
+            try:
                 self._write(line)
-        except Exception:  # of `write`: raised once the process has ended
-            self.send(self.orphaned)
-            raise
+            except Exception:  # raised once the process has ended
+                self.send(self.orphaned)
+                raise
 
     async def wait(self) -> int:
         """Return the exit status once it has ended and its output, too."""

@@ -113,7 +113,10 @@ class ProcessGroup:
             await self._wait(order, lambda: False, seconds)
 
     async def _wait(self, order: asyncio.Event, enough: Callable[[], bool], seconds: float | None = None) -> None:
-        """Wait until no process runs, ``order`` is set, ``enough`` returns True, or for ``seconds``."""
+        """Wait until no process runs, ``order`` is set, ``enough`` returns True, or for ``seconds``.
+
+        Raise what ``write`` has raised.
+        """
         ordered = asyncio.create_task(order.wait())
         try:
             async with asyncio.timeout(seconds):
@@ -121,7 +124,7 @@ class ProcessGroup:
                     ends = {self._ends[name] for name in self.running}
                     done, _ = await asyncio.wait({ordered, *ends}, return_when=asyncio.FIRST_COMPLETED)
                     for end in done & ends:
-                        end.result()  # raises what `write` has raised
+                        end.result()
         except TimeoutError:
             return
         finally:
@@ -147,7 +150,7 @@ class ProcessGroup:
             self.failed.append(name)
 
     def _said(self, name: str, data: bytes) -> None:
-        with suppress(BrokenPipeError):  # nobody reads our output: no reason to end a service
+        with suppress(OSError):  # nobody reads our output, or the disk is full: no reason to end a service
             self._write(Line(name, data, datetime.now().astimezone()))
 
     def _print(self, line: Line) -> None:

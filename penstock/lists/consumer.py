@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, Unavailable, WrongCall
-from penstock.lists.holding import Burial, Holding
+from penstock.lists.holding import OWN, Burial, Holding
 from penstock.lists.message import Message
 from penstock.lists.settlement import CANCELLED, DIED, SETTLE_SECONDS, Ending, Results
 from penstock.lists.turn import Turn
@@ -45,6 +45,9 @@ class Consumer:
             raise WrongCall(f"prefetch={prefetch}, prefetch_bytes={prefetch_bytes}: expected at least 1 of each")
         self.lists, self._source, self._burial = lists, source, burial
         self.holding = Holding(lists, source, prefetch, prefetch_bytes, burial)
+        self._own = frozenset(source + end for end in OWN)
+        self._settles_each = burial is not None and burial.attempts == 1
+        """Whether messages are settled one by one: the first death counts, so the oldest must be what is in hand."""
         self._pace = Pace(SETTLE_SECONDS, prefetch)
         self._in_hand: Message | None = None
         self._comes_in_batches = False
@@ -120,7 +123,7 @@ class Consumer:
 
     def is_due(self) -> bool:
         """Return whether to settle before the next message of the batch."""
-        return self.holding.settlement.is_due
+        return self._settles_each or self.holding.settlement.is_due
 
     async def settle(self) -> bool:
         """Settle what was handled. Return False if the lease has ended: then others have the rest of the batch."""
@@ -152,10 +155,12 @@ class Consumer:
         self.holding.settlement.note_failed(words)
         self._in_hand = None
 
-    def check_in_hand(self, message: Message) -> None:
-        """Raise ``WrongCall`` unless ``message`` is in hand."""
+    def check_result(self, message: Message, target: bytes) -> None:
+        """Raise ``WrongCall`` unless ``message`` is in hand, and a result of it may go to ``target``."""
         if self._in_hand is not message:
             raise WrongCall("also_push belongs to the message in hand: call it inside `with message:`")
+        if target in self._own:
+            raise WrongCall(f"{decoded(target)} belongs to the consumers of the list: push results to another key")
 
     async def renew(self) -> None:
         """Extend the lease, and cut a connection that is silent."""
@@ -220,9 +225,9 @@ class Consumer:
     async def _next(self) -> list[bytes]:
         """Settle what was handled and return the next messages, oldest first; none once all consumers shall stop."""
         while not self.lists.stopping:
+            size = self._pace.size()
             if self.holding.settlement.failures:  # what failed comes again at once
                 await asyncio.sleep(BACKOFF.delay_after(self.holding.settlement.failures))
-            size = self._pace.size()
             found = await self.holding.take(size)
             self._pace.begin()
             if found:

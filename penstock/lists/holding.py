@@ -40,6 +40,8 @@ REFUSED_SECONDS: Final = 0.2
 RECOVER_SECONDS: Final = 0.1
 """Seconds between two looks at leases that are about to end."""
 MICROSECONDS: Final = 1_000_000
+OWN: Final = b":consumers", b":consumers:steps", b":failures"
+"""Ends of the names of keys beside a list that belong to its consumers."""
 _scripts: Final = Path(__file__).parent / "lua"
 _consume, _adopt = (Script.read(_scripts / f"{verb}.lua") for verb in ("consume", "adopt"))
 _consume_and_push: Final = Script.read(_scripts / "consume.lua", grows=True)

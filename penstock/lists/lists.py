@@ -16,7 +16,7 @@ from penstock.connection import MAX_SILENCE, connect
 from penstock.encoding import decoded
 from penstock.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
 from penstock.lists.consumer import Consumer
-from penstock.lists.holding import NAME, Burial
+from penstock.lists.holding import NAME, OWN, Burial
 from penstock.lists.message import Message
 from penstock.lists.turn import Turn
 from penstock.log import Log
@@ -318,8 +318,16 @@ class List:
         """Return what ``messages`` iterates."""
         burial = None
         if attempts is not None or dead is not None:
-            if dead is None or attempts is None or not 1 <= attempts <= MAX_ATTEMPTS or as_bytes(dead) == self.name:
-                expected = f"expected a number from 1 to {MAX_ATTEMPTS:,}, and another list"
+            own = {self.name + end for end in (b"", *OWN)}
+            is_whole = isinstance(attempts, int) and not isinstance(attempts, bool)
+            if (
+                attempts is None
+                or dead is None
+                or not is_whole
+                or not 1 <= attempts <= MAX_ATTEMPTS
+                or as_bytes(dead) in own
+            ):
+                expected = f"expected a whole number from 1 to {MAX_ATTEMPTS:,}, and another list"
                 raise WrongCall(f"attempts={attempts!r}, dead={dead!r}: {expected}")
             burial = Burial(attempts, as_bytes(dead))
         return Consumer(self._lists, self.name, prefetch, prefetch_bytes, burial)

@@ -50,8 +50,8 @@ class Message(Received):
         On a Redis Cluster the names of both lists need one hash tag. Raise ``WrongCall`` for more than 1,000
         results, or several of more than 16 MiB together.
         """
-        self._consumer.check_in_hand(self)
         target = as_bytes(name)
+        self._consumer.check_result(self, target)
         results = (self._results or []) + [(target, as_bytes(message)) for message in messages]
         if len(results) > MAX_RESULTS:
             raise WrongCall(f"more than {MAX_RESULTS:,} results of one message: push them with List.push_many")

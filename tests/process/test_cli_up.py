@@ -188,13 +188,13 @@ async def test_a_failed_process_is_reported(tmp_path: Path) -> None:
     assert (composition.failed, composition.statuses) == (["fails"], {"fails": 7})
 
 
-async def test_what_keeps_output_from_being_written_is_raised(tmp_path: Path) -> None:
+async def test_an_error_of_whoever_takes_the_output_ends_the_process(tmp_path: Path) -> None:
     def write(_: object) -> None:
-        raise OSError("no space left")
+        raise LookupError("no such line")
 
     async with ProcessGroup(procfile(tmp_path, waits=WAITS), write=write) as composition:
         await composition.start()
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(LookupError, match="no such line"):
             await composition.wait(asyncio.Event())
     assert composition.running == []
 

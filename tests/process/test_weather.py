@@ -196,7 +196,7 @@ async def test_a_demo_ordered_to_stop_leaves_no_process_behind(
         while not await redis.exists("faulty:pid"):
             assert started.poll() is None
         children = psutil.Process(started.pid).children(recursive=True)
-        assert len(children) == 4
+        assert len(children) >= 4, "and the watchdog of each"
         started.terminate()
         assert started.wait(timeout=60) == 130
     assert not [child for child in children if child.is_running()]

@@ -266,6 +266,10 @@ async def test_json_is_pushed(orders: List) -> None:
         {"dead": "shop:dead"},
         {"attempts": 0, "dead": "shop:dead"},
         {"attempts": 3, "dead": "shop:orders"},
+        {"attempts": 3, "dead": "shop:orders:failures"},
+        {"attempts": 2.5, "dead": "shop:dead"},
+        {"attempts": "3", "dead": "shop:dead"},
+        {"attempts": True, "dead": "shop:dead"},
     ],
 )
 async def test_a_bound_without_a_list_for_letters_is_refused(orders: List, options: dict[str, Any]) -> None:
@@ -290,3 +294,44 @@ async def test_blocking_loops_bury_too(redis: "Redis", redis_url: str) -> None:
 
     assert await asyncio.to_thread(work) == [1, 2, 3]
     assert [letter["error"] for letter in await letters(redis)] == ["LookupError: blocking"]
+
+
+async def test_many_messages_that_fail_are_buried_in_batches_with_one_wait_each(redis: "Redis", orders: List) -> None:
+    expected = [f"bad {number}".encode() for number in range(60)]
+    await orders.push_many(expected)
+    async with asyncio.timeout(15):  # message by message, the waits alone take half a minute
+        await handled(orders, expected[-1], *expected, attempts=1, dead="shop:dead")
+        await eventually(lambda: not orders._lists.consumers)
+    assert [letter["message"].encode() for letter in await letters(redis)] == expected
+
+
+@pytest.mark.parametrize("name", ["failures", "consumers", "consumers:steps"])
+async def test_results_go_to_no_key_of_the_consumers_and_what_fails_beside_them_stays(
+    redis: "Redis", orders: List, name: str
+) -> None:
+    await orders.push_many(["before", "result", "fails", "end"])
+    taken = list[bytes]()
+    async for message in orders.messages():
+        taken.append(message.body)
+        with suppress(LookupError), message:
+            if message.body == b"result":
+                with pytest.raises(WrongCall, match=f"shop:orders:{name} belongs to the consumers"):
+                    message.also_push(f"shop:orders:{name}", "note")
+            if message.body == b"fails" and message.attempt == 1:
+                raise LookupError
+        if len(taken) == 5:
+            break
+    assert sorted(taken) == [b"before", b"end", b"fails", b"fails", b"result"]
+    await eventually(lambda: not orders._lists.consumers)
+    assert await redis.keys("shop:orders*") == []
+
+
+async def test_with_one_attempt_a_death_buries_what_was_in_hand_and_nothing_before(
+    redis: "Redis", redis_url: str, orders: List
+) -> None:
+    one: dict[str, Any] = {"attempts": 1, "dead": "shop:dead"}
+    await orders.push_many([f"{number}" for number in range(8)])
+    await die(redis, redis_url, 5, **one)
+    taken = await handled(orders, b"7", **one)
+    assert taken == [(b"6", 1), (b"7", 1)]
+    assert [(letter["message"], letter["reason"]) for letter in await letters(redis)] == [("5", "poison")]
