@@ -93,7 +93,7 @@ def _fault(text: str) -> str | None:
 
 def _raw_in_password(text: str) -> str | None:
     """Return a hint if the password of ``text``, which is no URL, contains what ends it in a URL."""
-    cut = re.match(r"[a-z+]+://[^/?\[@]+([/?\[])[^@]*@", text)
+    cut = re.match(r"[a-z+]+://(?:[^]/?[@:]+:(?!\d+[/?])|:)[^]/?[@]*([]/?[])[^@]*@", text)
     return f"it has a {cut[1]} before @: in a password, {cut[1]} is written {quote(cut[1], safe='')}" if cut else None
 
 

@@ -24,15 +24,26 @@ PUSHED = [b"1", b"", b"2", b"x", b"", b"y"]
 
 
 def held_up(chain: Chain, name: str, key: str, act: Callable[[Any], None]) -> None:
-    """Call ``act`` to change a list while its consumers are suspended and it holds some messages."""
+    """Call ``act`` to change a list while its consumers are suspended and its three oldest messages differ."""
     processes = [process for process in chain.processes if process.name == name]
-    for process in processes:
-        process.signal(signal.SIGSTOP)
+
+    def signalled(number: signal.Signals) -> None:
+        for process in processes:
+            process.signal(number)
+
     with chain.connected(HERE) as redis:
-        until(lambda: len({*filter(None, redis.lrange(key, -3, -1))}) == 3)
+
+        def are_suitable() -> bool:
+            signalled(signal.SIGSTOP)
+            until(lambda: redis.llen(key) >= 3)
+            if len({*filter(None, redis.lrange(key, -3, -1))}) == 3:
+                return True
+            signalled(signal.SIGCONT)  # they do not change while nobody takes them
+            return False
+
+        until(are_suitable)
         act(redis)
-    for process in processes:
-        process.signal(signal.SIGCONT)
+    signalled(signal.SIGCONT)
 
 
 def loses(chain: Chain) -> None:

@@ -187,7 +187,8 @@ def test_settings_with_the_files_of_another_machine_can_be_read_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("password", "written"), [("hun/ter2", "%2F"), ("hun?ter2", "%3F"), ("hun[ter2", "%5B"), ("hun/te/r2", "%2F")]
+    ("password", "written"),
+    [("hun/ter2", "%2F"), ("hun?ter2", "%3F"), ("hun[ter2", "%5B"), ("hun]ter2", "%5D"), ("hun/te/r2", "%2F")],
 )
 @pytest.mark.parametrize("login", ["", "user"])
 def test_what_ends_a_password_in_a_url_is_named_with_what_to_write(login: str, password: str, written: str) -> None:
@@ -195,3 +196,12 @@ def test_what_ends_a_password_in_a_url_is_named_with_what_to_write(login: str, p
         with pytest.raises(ValueError, match=f"before @: in a password, . is written {written}") as failure:
             server_url(url.format(f"{login}:{password}"))
         assert "ter2" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h/0?username=a@b&nope=1", "redis://h/zero?password=x@y", "redis://h:6379/0/@x"]
+)
+def test_what_follows_the_host_is_taken_for_no_password(url: str) -> None:
+    with pytest.raises(ValueError, match="not the URL of a server") as failure:
+        server_url(url)
+    assert "before @" not in str(failure.value)
