@@ -75,6 +75,7 @@ def service_named(file: Path) -> str | None:
 
 def run(action: Coroutine[Any, Any, int]) -> NoReturn:
     """Run a command and exit with its status; report an error as one line on stderr."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - None if the caller has closed it
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # escape names that this terminal cannot show
     try:

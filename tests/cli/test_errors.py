@@ -267,6 +267,12 @@ main()
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
 
 
+def test_a_command_whose_output_is_closed_does_its_work() -> None:
+    call = f"exec {sys.executable} -m penstock lint compose/weather >&-"
+    ended = subprocess.run(["/bin/sh", "-c", call], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 async def refuse_tls(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"-ERR no TLS here\r\n")
     writer.close()
