@@ -26,7 +26,7 @@ BURST_SIZE: Final = 5
 SENT_ONCE: Final = ("CLIENT", "HELLO", "AUTH", "SELECT", "EVAL ", "SCRIPT", "INFO")
 """Prefixes of commands that a process may send only once."""
 Messages = Callable[[int], Awaitable[None]]
-"""Let so many messages come: the first alone, the others at once."""
+"""Push that many messages, the first alone and the others at once, or let those of a test come."""
 
 
 class Subject:
