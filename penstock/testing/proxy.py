@@ -7,6 +7,8 @@ from ssl import SSLContext
 from typing import Final, Self
 
 CHUNK_BYTES: Final = 65_536
+TURNS: Final = 5
+"""Turns of the event loop after which what was accepted last is among the connections, to be closed."""
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Forward = Callable[[bytes, asyncio.StreamWriter], Awaitable[bool]]
 
@@ -37,6 +39,10 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         if self._server:
+            for each in self._server.sockets:  # asyncio would drop what it accepts as the server closes, still open
+                asyncio.get_running_loop().remove_reader(each.fileno())
+            for _turn in range(TURNS):
+                await asyncio.sleep(0)
             self._server.close()
         for connection in [*self.connections]:
             connection.close()

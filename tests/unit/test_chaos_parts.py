@@ -1,5 +1,8 @@
 """The parts of chaos: frames, shapes of commands, injection points, accounts and routes."""
 
+import asyncio
+import socket
+from contextlib import suppress
 from itertools import permutations
 from pathlib import Path
 
@@ -256,3 +259,17 @@ async def test_of_a_transaction_that_is_discarded_only_its_ends_are_points(serve
                 await connection.read_response()
         await client.connection_pool.release(connection)
         assert proxy.seen == ["MULTI", "DISCARD", "PING", "MULTI", "SET key", "DEL key", "EXEC", "PING"]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_comes_as_a_proxy_closes_is_closed(server: EmbeddedServer, turns: int) -> None:
+    """What nobody has closed is an error at the end of a test."""
+    with socket.socket() as client:
+        client.setblocking(False)
+        async with FaultProxy(server.port) as proxy:
+            host, port = proxy.address.split(":")
+            with suppress(BlockingIOError):
+                client.connect((host, int(port)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert not proxy.connections
