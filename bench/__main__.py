@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench import archive, figures, jobs, large, library, outbox, reading, replies, tables, tracking, transport
 from bench.figures import KIB, MIB, Figure
-from bench.kept import KEPT, as_row, fallen, fallen_table, keep, kept, machine
+from bench.kept import KEPT, PAGE, as_row, fallen, fallen_table, filled, keep, kept, machine, short
 from bench.peers.command import app as peers
 from bench.queue import plan as queue
 from bench.testbed import Testbed
@@ -45,7 +45,7 @@ def main(
         bool, typer.Option(help="A tenth of the messages and fewer rounds, to try the benchmark.")
     ] = False,
     keeps: Annotated[
-        bool, typer.Option("--keep", help="Keep the figures in docs/performance.json, for later runs to compare with.")
+        bool, typer.Option("--keep", help="Keep the figures in docs/performance.json, and on the page beside it.")
     ] = False,
 ) -> None:
     """Measure all figures, name what fell by more than a tenth since a commit kept it; exit 1 if one misses its limit.
@@ -63,13 +63,14 @@ def main(
         Part.JOBS: jobs.plan(quick),
         Part.OUTBOX: outbox.plan(quick),
     }
-    plan = [benchmark for part in parts or Part for benchmark in groups[part]]
-    results: list[Figure] = []
+    plan = [(part, benchmark) for part in parts or Part for benchmark in groups[part]]
+    measured = dict[str, list[Figure]]()
     with Progress(disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:
-        for benchmark in progress.track(plan, description="measuring"):
+        for part, benchmark in progress.track(plan, description="measuring"):
             with EmbeddedServer() as server:
                 result = benchmark(Testbed(server))
-            results += result if isinstance(result, list) else [result]
+            measured.setdefault(part, []).extend(result if isinstance(result, list) else [result])
+    results = [figure for figures in measured.values() for figure in figures]
     former = kept()
     falls = fallen(results, former)
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -79,7 +80,8 @@ def main(
     fell = [{"figure": figure.name, "before": before["median"], "commit": before["commit"]} for figure, before in falls]
     json_file.write_text(json.dumps({"machine": machine(), "figures": rows, "fell": fell}, indent=2) + "\n")
     if keeps:
-        keep(results)
+        keep(measured)
+        PAGE.write_text(filled(PAGE.read_text(), kept().values()))
     raise typer.Exit(0 if all(figure.reached for figure in results) else 1)
 
 
@@ -161,8 +163,8 @@ def _table(results: Iterable[Figure]) -> Table:
         if figure.missing:
             table.add_row(figure.name, "", "", "", wanted, f"[yellow]not measured: {figure.missing}", figure.note)
             continue
-        spread = f"{_short(min(figure.samples))} - {_short(max(figure.samples))}"
-        median = f"{_short(figure.median)} {figure.unit}"
+        spread = f"{short(min(figure.samples))} - {short(max(figure.samples))}"
+        median = f"{short(figure.median)} {figure.unit}"
         reached = "[green]reached" if figure.reached else "[red]missed"
         table.add_row(figure.name, median, spread, str(len(figure.samples)), wanted, reached, figure.note)
     return table
@@ -171,10 +173,6 @@ def _table(results: Iterable[Figure]) -> Table:
 def _nothing_fell(results: Iterable[Figure], former: Mapping[str, object]) -> str:
     known = sum(figure.name in former for figure in results if not figure.missing)
     return f"nothing fell by more than a tenth: {known} figures have one of before in {KEPT.name}"
-
-
-def _short(number: float) -> str:
-    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The figures that a commit keeps in ``docs/performance.json``, and what has fallen since."""
+"""The figures that a commit keeps in ``docs/performance.json``, the page that shows them, and what has fallen since."""
 
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,9 @@ from rich.table import Table
 from bench.figures import Figure
 
 KEPT: Final = Path(__file__).parent.parent / "docs" / "performance.json"
+PAGE: Final = KEPT.with_suffix(".md")
+TABLE: Final = re.compile(r"(<!-- bench ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+"""Where the page has the figures of a group."""
 TOLERANCE: Final = 0.1
 """A figure has fallen if its median is worse by more than this part of the former one."""
 
@@ -34,12 +38,43 @@ def kept(file: Path = KEPT) -> dict[str, dict[str, Any]]:
     return {row["figure"]: row for row in rows}
 
 
-def keep(results: Iterable[Figure], file: Path = KEPT) -> None:
-    """Keep ``results`` in place of the former figures of the same names; all others stay."""
+def keep(results: Mapping[str, Iterable[Figure]], file: Path = KEPT) -> None:
+    """Keep ``results``, by group, in place of the former figures of the same names; all others stay where they are."""
     commit = subprocess.run(("git", "rev-parse", "--short", "HEAD"), cwd=KEPT.parent, capture_output=True, text=True)
     measured = {"commit": commit.stdout.strip(), **machine()}
-    rows = kept(file) | {figure.name: as_row(figure) | measured for figure in results if not figure.missing}
-    file.write_text(json.dumps([rows[name] for name in sorted(rows)], indent=1) + "\n")
+    rows = kept(file)
+    for group, figures in results.items():
+        rows |= {each.name: {"group": group} | as_row(each) | measured for each in figures if not each.missing}
+    file.write_text(json.dumps([*rows.values()], indent=1) + "\n")
+
+
+def filled(page: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return ``page`` with the figures of ``rows`` in its tables."""
+    by_group: dict[str, list[str]] = {}
+    for row in rows:
+        by_group.setdefault(row["group"], []).append(_line(row))
+
+    def table(found: re.Match[str]) -> str:
+        begin, group, end = found.groups()
+        lines = ["| figure | measured: median (min - max) | wanted |", "| --- | --- | --- |", *by_group[group]]
+        return begin + "".join(f"{line}\n" for line in lines) + end
+
+    return TABLE.sub(table, page)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    unit = row["unit"] if row["unit"] in {"", "x"} else f" {row['unit']}"
+    measured = f"{short(row['median'])}{unit}"
+    if row["max"] > row["min"]:
+        measured += f" ({short(row['min'])} - {short(row['max'])})"
+    measured += f": {row['note']}" if row["note"] else ""
+    wanted = f"at {row['limit_is']} {row['limit']:,g}{unit}"
+    return f"| {row['figure']} | {'' if row['reached'] else '**missed**: '}{measured} | {wanted} |"
+
+
+def short(number: float) -> str:
+    """Return ``number`` with three digits, or all of its whole ones."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def as_row(figure: Figure) -> dict[str, Any]:
