@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 
@@ -18,26 +18,35 @@ class Comparison:
     foreign: Counter[bytes]
     """Payloads that arrived but were never sent."""
     in_order: bool
+    ordered: bool = True
+    """True if another order is a difference."""
 
     @classmethod
-    def compare(cls, name: str, sent: Sequence[bytes], got: Sequence[bytes]) -> Self:
+    def compare(cls, name: str, sent: Sequence[bytes], got: Sequence[bytes], *, ordered: bool = True) -> Self:
         """Compare ``sent`` and ``got``, both oldest first."""
         owed, had = Counter(sent), Counter(got)
         surplus = had - owed
         doubled = Counter({payload: times for payload, times in surplus.items() if payload in owed})
-        return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, list(sent) == list(got))
+        in_order = list(sent) == list(got)
+        return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, in_order, ordered)
 
     def faults(self) -> list[str]:
-        """Return a line for each kind of fault; [] if everything sent arrived once, in any order."""
-        return [
+        return replace(self, ordered=False).differences()
+
+    def differences(self) -> list[str]:
+        """Return a line for each kind of fault; if there is none, a line if the order differs and must not."""
+        faults = [
             f"{self.name}: {kind} {payloads.total()}, e.g. {next(iter(payloads))!r}"
             for kind, payloads in (("lost", self.lost), ("doubled", self.doubled), ("never sent", self.foreign))
             if payloads
         ]
+        misplaced = self.ordered and not self.in_order
+        return faults or ([f"{self.name}: all there, but in another order"] if misplaced else [])
 
-    def differences(self) -> list[str]:
-        """Return the faults; if there are none, a line if the order differs."""
-        return self.faults() or ([] if self.in_order else [f"{self.name}: all there, but in another order"])
+    @property
+    def amounts(self) -> dict[str, int]:
+        """Return how many payloads of each kind of fault there are."""
+        return {"lost": self.lost.total(), "doubled": self.doubled.total(), "never sent": self.foreign.total()}
 
     def counts(self) -> dict[str, int]:
         """Return the numbers as JSON, without the order."""

@@ -1,4 +1,4 @@
-"""Runner of the demos: start a server and the processes of a Procfile, push rows, compare the outcome."""
+"""Runner of the demos: start a server and the processes of a Procfile, carry messages through, print the outcome."""
 
 import argparse
 import asyncio
@@ -7,7 +7,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -16,16 +17,14 @@ from redis.exceptions import RedisError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
+from compose.bars import MAX_SECONDS as MAX_SECONDS
+from compose.bars import STANDSTILL_SECONDS
 from compose.keyspace import Keyspace
 from penstock.composition.procfile import ProcessGroup, stoppable
 from penstock.connection import connect, mask_password
 from penstock.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 
-MAX_SECONDS: Final = 60.0
-"""Maximum time until all messages are through."""
-STANDSTILL_SECONDS: Final = 1.0
-"""Seconds after which messages count as lost if none is in flight."""
 SETTING_PREFIXES: Final = (
     *("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_"),
     *("HIMPORTER_", "HROUTER_", "MBALANCE_", "HQUEUE_", "WORKER_", "OUTBOX_", "FIGURES_"),
@@ -33,7 +32,7 @@ SETTING_PREFIXES: Final = (
 """Prefixes of environment variables that would override the composition's files."""
 
 
-class Outcome(Protocol):
+class Judged(Protocol):
     """Result of a demo."""
 
     @property
@@ -44,14 +43,14 @@ class Outcome(Protocol):
         """Return what is printed as JSON."""
 
 
-OutcomeT = TypeVar("OutcomeT", bound=Outcome)
+OutcomeT = TypeVar("OutcomeT", bound=Judged)
 
 
 def main(
     module: str,
     about: str,
     run: Callable[[str], Coroutine[Any, Any, OutcomeT]],
-    show: Callable[[OutcomeT, Console], None],
+    show: Callable[[OutcomeT, Console], None] | None = None,
     *,
     aof: bool = False,
 ) -> NoReturn:
@@ -68,7 +67,7 @@ def main(
     if as_json:
         print(json.dumps(outcome.figures(), indent=2))
     else:
-        show(outcome, Console())
+        show(outcome, Console()) if show else outcome.show(Console())  # type: ignore[attr-defined]
     sys.exit(1 if outcome.differences else 0)
 
 
@@ -117,6 +116,41 @@ async def run_composition(
         for line in output:
             print(f"{line.name}: {line.data.decode(errors='backslashreplace').rstrip()}", file=sys.stderr)
     return outcome
+
+
+async def until(
+    composition: ProcessGroup, condition: Callable[[], Awaitable[object]], *, otherwise: str | None = None
+) -> None:
+    """Wait until ``condition`` is true, at most as long as a demo may take, and only while all processes run.
+
+    Raise ``PenstockError`` if it does not come and ``otherwise`` says what is then missing.
+    """
+    end = time.monotonic() + MAX_SECONDS
+    while not await condition():
+        if time.monotonic() > end or len(composition.running) < len(composition.commands):
+            if otherwise:
+                raise PenstockError(f"the composition did not start: {composition.statuses or otherwise}")
+            return
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def meanwhile(problems: list[str], *work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` for the duration and cancel what has not ended; add what it has raised to ``problems``."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        problems += [f"the demo: {error}" for error in found if isinstance(error, Exception)]
+
+
+async def content(redis: "Redis", key: str) -> list[bytes]:
+    """Return the messages of a list, oldest first."""
+    newest_first: Any = await redis.lrange(key, 0, -1)
+    return list(newest_first[::-1])
 
 
 class Snapshot(NamedTuple):

@@ -1,6 +1,5 @@
 """Keys of the edge composition, on the servers of all three sites."""
 
-import re
 from typing import Final
 
 from compose.keyspace import Keyspace
@@ -9,9 +8,9 @@ from penstock.keys import Keys
 SITES: Final = {name: Keys(f"edge:{name}") for name in ("north", "east", "south")}
 KEYSPACE: Final = Keyspace(
     "edge",
-    namespaces=tuple(keys.namespace for keys in SITES.values()),
-    pattern=re.compile(r"edge:(north|east|south):.+", re.DOTALL),
-    in_flight=re.compile(r"edge:(north|east|south):(in|pending|dead)", re.DOTALL),
+    tuple(SITES.values()),
+    keys="(north|east|south):.+",
+    in_flight="(north|east|south):(in|pending|dead)",
 )
 
 

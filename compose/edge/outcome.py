@@ -123,7 +123,7 @@ async def read_outcome(sites: Sequence[Site], refused: int, statuses: Mapping[st
     results = [
         await _result(site, [row for other in sites if other is not site for row in other.rows]) for site in sites
     ]
-    return Outcome(results, [await Ending.read(site.redis, KEYSPACE, statuses) for site in sites], refused)
+    return Outcome(results, [await Ending.read(KEYSPACE, statuses, site.redis) for site in sites], refused)
 
 
 async def _result(site: Site, wanted: Sequence[bytes]) -> Result:

@@ -1,16 +1,13 @@
 """Keys of the jobs composition."""
 
-import re
 from typing import Final
 
-from compose.jobs.names import KEYS, OUT, PREFIX, SOURCE
+from compose.jobs.names import KEYS
 from compose.keyspace import Keyspace
 
 KEYSPACE: Final = Keyspace(
     "figures",
-    namespaces=(KEYS.namespace,),
-    pattern=re.compile(rf"{SOURCE}(:.+)?|{OUT}|{KEYS.namespace}:.+|{PREFIX}:.+", re.DOTALL),
-    in_flight=re.compile(
-        rf"{SOURCE}(:consumer:.+)?|{KEYS.namespace}:message:deadlines|{PREFIX}:(wait|later|busy):.+", re.DOTALL
-    ),
+    (KEYS,),
+    keys="in(:.+)?|out|worker:.+|jobs:.+",
+    in_flight="in(:consumer:.+)?|worker:message:deadlines|jobs:(wait|later|busy):.+",
 )

@@ -213,7 +213,7 @@ async def read_outcome(redis: "Redis", url: str, seen: Observed, statuses: Mappi
         {id: int(value) for id, value in tallies.items() if value is not None},
         {name: many for stream in (MONTHS, TALLY) for name, many in (await _left(redis, stream)).items()},
         await audit_tracked(redis, KEYS),
-        await Ending.read(redis, KEYSPACE, statuses),
+        await Ending.read(KEYSPACE, statuses, redis),
     )
 
 

@@ -1,16 +1,13 @@
 """Keys of the queue composition."""
 
-import re
 from typing import Final
 
 from compose.keyspace import Keyspace
-from compose.queue.names import KEYS, SOURCE
+from compose.queue.names import KEYS
 
 KEYSPACE: Final = Keyspace(
     "months",
-    namespaces=(KEYS.namespace,),
-    pattern=re.compile(rf"{SOURCE}(:.+)?|{KEYS.namespace}:.+", re.DOTALL),
-    in_flight=re.compile(
-        rf"{SOURCE}(:consumer:.+)?|{KEYS.namespace}:(message:(deadlines|delayed|outbox)|replies:.+)", re.DOTALL
-    ),
+    (KEYS,),
+    keys="in(:.+)?|work:.+",
+    in_flight="in(:consumer:.+)?|work:(message:(deadlines|delayed|outbox)|replies:.+)",
 )

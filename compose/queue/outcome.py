@@ -235,5 +235,5 @@ async def read_outcome(
         refused - seen.refused.total(),
         await audit_tracked(redis, KEYS),
         found,
-        await Ending.read(redis, KEYSPACE, statuses),
+        await Ending.read(KEYSPACE, statuses, redis),
     )

@@ -91,5 +91,5 @@ async def read_outcome(
     }
     audits[DISPATCH.namespace] = await audit_tracked(redis, DISPATCH)
     counts = {name: int(await redis.hget(DISPATCH.metric(name), "count") or 0) for name in COUNTS}
-    ending = await Ending.read(redis, KEYSPACE, statuses)
+    ending = await Ending.read(KEYSPACE, statuses, redis)
     return Outcome(steps, Counter(noted), Counter(notes), audits, counts, ending)

@@ -16,7 +16,7 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(_steps(outcome))
     for each in outcome.audits.values():
         if isinstance(each, Audit):
-            console.print(conservation(each))
+            console.print(conservation([each]))
     console.print(laws([each for each in outcome.audits.values() if isinstance(each, TrackedAudit)]))
     counts = outcome.counts
     delivered = f"{counts['timeout']:,} time-outs, {counts['retry']:,} requests given to another worker"
