@@ -15,7 +15,7 @@ MAX_SECONDS: Final = 60.0
 """Maximum time until all messages are through."""
 STANDSTILL_SECONDS: Final = 1.0
 """Seconds after which messages count as lost if none is in flight."""
-LOOK_SECONDS: Final = 0.02
+LOOK_SECONDS: Final = 0.05
 """Time between two looks (s)."""
 
 

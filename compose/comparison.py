@@ -1,9 +1,11 @@
 """Comparison of sent and received messages by content: lists of equal length can still differ."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,6 @@ class Comparison:
         doubled = Counter({payload: times for payload, times in surplus.items() if payload in owed})
         in_order = list(sent) == list(got)
         return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, in_order, ordered)
-
-    def faults(self) -> list[str]:
-        return replace(self, ordered=False).differences()
 
     def differences(self) -> list[str]:
         """Return a line for each kind of fault; if there is none, a line if the order differs and must not."""
@@ -61,3 +60,10 @@ class Comparison:
     def figures(self) -> dict[str, object]:
         """Return the numbers as JSON, with the order."""
         return {**self.counts(), "inOrder": self.in_order}
+
+
+def not_once(wanted: Iterable[K], counts: Mapping[K, int]) -> Iterator[tuple[K, int]]:
+    """Yield what was not counted once, with its count: first of all that is wanted, then what came beside it."""
+    for each in dict.fromkeys([*wanted, *counts]):
+        if (many := counts.get(each, 0)) != 1:
+            yield each, many

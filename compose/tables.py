@@ -4,12 +4,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from compose.comparison import Comparison
-from compose.ending import Ending
 from penstock.accounting.audit import Audit
 from penstock.accounting.tracked import TrackedAudit
 
@@ -111,24 +108,3 @@ def _text(cell: Cell) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return "-" if cell is None else f"{cell:,}" if isinstance(cell, int) else cell
-
-
-def facts(title: str, *headings: str, numbers: Collection[int] = (1,)) -> Table:
-    """Return an empty table; the columns at the places ``numbers`` are for numbers."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place in numbers else "left")
-    return table
-
-
-def print_statuses(ending: Ending, console: Console) -> None:
-    statuses = ", ".join(f"{name} {status}" for name, status in ending.statuses.items())
-    console.print(Text(f"Exit status on SIGTERM: {statuses}"), soft_wrap=True)
-
-
-def print_verdict(differences: Sequence[str], success: str, console: Console) -> None:
-    """Print each of ``differences``, or ``success`` if there is none."""
-    for difference in differences:
-        console.print(Text(f"differs: {difference}", style="bold red"), soft_wrap=True)
-    if not differences:
-        console.print(Text(success, style="green"), soft_wrap=True)

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
+from compose.comparison import not_once
 from compose.ending import Ending
-from compose.jobs.keyspace import KEYSPACE
-from compose.jobs.names import GROUPS, JOBS, KEYS, MONTHS, OUT, PREFIX, SNOW, STATISTICS, TALLY
+from compose.jobs.names import GROUPS, JOBS, KEYS, KEYSPACE, MONTHS, OUT, PREFIX, SNOW, STATISTICS, TALLY
 from compose.months import is_right, rows_by_month
+from compose.outcome import Outcome
+from compose.tables import Cell, accounts, listing
 from penstock.accounting.tracked import TrackedAudit, audit_tracked
 from penstock.encoding import decoded, encoded
 from penstock.jobs import Completion, DeadJob, Jobs
@@ -44,8 +46,8 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Result of a run."""
+class Found:
+    """What was seen, and what the server has after the end."""
 
     seen: Observed
     out: Sequence[Mapping[str, Any]]
@@ -59,14 +61,6 @@ class Outcome:
     """Entries that a group has read and not done, or not read."""
     audit: TrackedAudit | None
     ending: Ending
-
-    @property
-    def done(self) -> dict[str, list[str]]:
-        """Return the months that each group has done."""
-        return {
-            group: [each.job for each in self.seen.completed if each.group == group and each.error is None]
-            for group in GROUPS
-        }
 
     @property
     def by_worker(self) -> dict[str, Counter[str]]:
@@ -85,44 +79,27 @@ class Outcome:
         """Return the jobs that were begun again though no attempt had failed."""
         return [id for id, events in self.events.items() if events["delivered"] > events["failed"] + 1]
 
-    @property
-    def differences(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Return a line for everything that is not as promised."""
-        found = [
-            *self.seen.problems,
-            *self._ends(),
-            *self._results(),
-            *self._limit(),
-            *self._faults(),
-            *self._tallies(),
-        ]
-        found += [f"{name}: {many} jobs are not done" for name, many in self.pending.items() if many]
-        if self.audit is None:
-            found.append("nothing to audit, no service has counted anything")
-        else:
-            found += self.audit.problems
-        return found + self.ending.differences(self.seen.killed_process)
+        known = rows_by_month()
+        found = [*self.seen.problems, *self._ends()]
+        found += [line for each in self.out for line in wrong_results(each, known.get(each["request"], []))]
+        found += [*self._limit(), *self._faults(), *self._tallies()]
+        return found + [f"{name}: {many} jobs are not done" for name, many in self.pending.items() if many]
 
     def _ends(self) -> list[str]:
         """Return which jobs have not ended once for each group."""
         wanted = [*self.seen.months, self.seen.never]
         came = Counter(each["request"] for each in self.out)
-        found = [f"{name}: came out {came[name]} times" for name in [*wanted, *came.keys() - wanted] if came[name] != 1]
         heard = Counter((each.job, each.group) for each in self.seen.completed)
+        ends = {id: sum(events[kind] for kind in END_EVENTS) for id, events in self.events.items()}
         pairs = [(name, group) for name in wanted for group in GROUPS]
-        for name, group in [*pairs, *heard.keys() - pairs]:
-            if heard[name, group] != 1:
-                found.append(f"{name}: {group} has completed it {heard[name, group]} times")
-        for id in [*map(self._id, wanted), *self.events.keys() - map(self._id, wanted)]:
-            ends = sum(self.events.get(id, Counter())[kind] for kind in END_EVENTS)
-            if ends != 1:
-                found.append(f"{id}: has ended {ends} times in the history of {KEYS.namespace}")
-        return found
-
-    def _results(self) -> list[str]:
-        """Return which results are not those that are computed here."""
-        known = rows_by_month()
-        return [line for each in self.out for line in wrong_results(each, known.get(each["request"], []))]
+        ids = [f"{MONTHS} {name}" for name in wanted]
+        return [
+            *(f"{name}: came out {many} times" for name, many in not_once(wanted, came)),
+            *(f"{job}: {group} has completed it {many} times" for (job, group), many in not_once(pairs, heard)),
+            *(f"{id}: has ended {many} times in the history of {KEYS.namespace}" for id, many in not_once(ids, ends)),
+        ]
 
     def _limit(self) -> list[str]:
         """Return which jobs of one year ran at the same time."""
@@ -143,7 +120,7 @@ class Outcome:
         if seen.killed is None or not seen.has_killed:
             found.append("no process was killed in a job")
         else:
-            if self._id(seen.killed) not in self.claimed:
+            if f"{MONTHS} {seen.killed}" not in self.claimed:
                 found.append(f"{seen.killed}: was not claimed, though its process was killed")
             if seen.killed_worker in self.by_worker[STATISTICS]:
                 found.append(f"{seen.killed_worker} has done jobs, though it was killed in its first one")
@@ -154,9 +131,6 @@ class Outcome:
             found.append(f"dead: expected {seen.never} with its value and {ATTEMPTS} errors, found {dead}")
         return found
 
-    def _id(self, month: str) -> str:
-        return f"{MONTHS} {month}"
-
     def _tallies(self) -> list[str]:
         """Return what is wrong with the job that is repeated."""
         ran = [id for id in self.events if id.startswith(f"{TALLY} ")]
@@ -165,23 +139,52 @@ class Outcome:
             found.append(f"{TALLY}: was done {len(ran)} times, with {len(self.tallies)} results")
         return found
 
-    def figures(self) -> dict[str, object]:
-        """Return what is printed as JSON."""
-        return {
-            "snow": self.seen.snow,
-            "done": {group: len(months) for group, months in self.done.items()},
-            "byWorker": {group: dict(counts) for group, counts in self.by_worker.items()},
-            "retried": self.retried,
-            "claimed": self.claimed,
-            "dead": [{"job": each.job, "group": each.group, "attempts": each.attempts} for each in self.dead],
-            "killed": {"worker": self.seen.killed_worker, "job": self.seen.killed},
-            "tallies": [*self.tallies.values()],
-            "months": {each["request"]: {group: each[group] for group in GROUPS} for each in self.out},
-            "seconds": round(self.seen.seconds, 3),
-            "holds": not self.differences,
-            "differences": self.differences,
-            "exitStatus": self.ending.statuses,
-        }
+
+def judge(found: Found) -> Outcome:
+    """Return what is not as promised, and what is shown of it."""
+    seen, by_worker = found.seen, found.by_worker
+    done = Counter(each.group for each in seen.completed if each.error is None)
+    dead = Counter(each.group for each in found.dead)
+    retried, claimed = (sum(id.startswith(f"{MONTHS} ") for id in ids) for ids in (found.retried, found.claimed))
+    workers = [
+        (group, worker, many, seen.snow if group == SNOW else "")
+        for group, counts in by_worker.items()
+        for worker, many in sorted(counts.items())
+    ]
+    if seen.has_killed:
+        workers.append((STATISTICS, seen.killed_worker, 0, f"killed in the job of {seen.killed}"))
+    jobs: list[Sequence[Cell]] = [
+        ("done", *(done[group] for group in GROUPS)),
+        ("retried", retried, "", "a hot month fails in its first attempt"),
+        ("claimed", claimed, "", "a process was killed that had it"),
+        ("dead", *(dead[group] for group in GROUPS), "no rows, in 3 attempts"),
+        (TALLY, len(found.tallies), "", "a job that is repeated every second"),
+    ]
+    return Outcome(
+        found.ending,
+        audits={KEYS.namespace: found.audit},
+        problems=found.problems(),
+        killed=(seen.killed_process,),
+        shown=[
+            listing("Who did what", ("group", "worker", "months done", ""), workers, numbers=(2,)),
+            listing("What became of the jobs", ("", *GROUPS, ""), jobs, numbers=(1, 2)),
+            *accounts([found.audit]),
+            found.ending.line,
+        ],
+        success=f"{len(seen.months) + 1} jobs ended once for each of 2 groups, every result is right",
+        data={
+            "snow": seen.snow,
+            "done": {group: done[group] for group in GROUPS},
+            "byWorker": by_worker,
+            "retried": found.retried,
+            "claimed": found.claimed,
+            "dead": [{"job": each.job, "group": each.group, "attempts": each.attempts} for each in found.dead],
+            "killed": {"worker": seen.killed_worker, "job": seen.killed},
+            "tallies": [*found.tallies.values()],
+            "months": {each["request"]: {group: each[group] for group in GROUPS} for each in found.out},
+            "seconds": round(seen.seconds, 3),
+        },
+    )
 
 
 def wrong_results(found: Mapping[str, Any], rows: Sequence[str]) -> list[str]:
@@ -205,7 +208,7 @@ async def read_outcome(redis: "Redis", url: str, seen: Observed, statuses: Mappi
         dead = [each async for each in jobs.dead(MONTHS)]
     ids = [id.partition(" ")[2] for id in events if id.startswith(f"{TALLY} ")]
     tallies = {id: await redis.get(encoded(JOBS.payload(id, TALLY))) for id in ids}
-    return Outcome(
+    found = Found(
         seen,
         [json.loads(each) for each in reversed(out)],
         events,
@@ -215,6 +218,7 @@ async def read_outcome(redis: "Redis", url: str, seen: Observed, statuses: Mappi
         await audit_tracked(redis, KEYS),
         await Ending.read(KEYSPACE, statuses, redis),
     )
+    return judge(found)
 
 
 async def _left(redis: "Redis", stream: str) -> dict[str, int]:

@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
+from compose.comparison import not_once
 from compose.ending import Ending
 from compose.months import is_right, rows_by_month
+from compose.outcome import Outcome
 from compose.queue.forger import NAME as FORGER
-from compose.queue.keyspace import KEYSPACE
-from compose.queue.names import KEYS
+from compose.queue.names import KEYS, KEYSPACE
 from compose.queue.producer import way_of
 from compose.queue.scan import Scan, scan
+from compose.tables import Cell, accounts, listing
 from penstock.accounting.tracked import TrackedAudit, audit_tracked
 from penstock.hqueue import Status
 from penstock.tracking.events import END_EVENTS, read_entries
@@ -71,8 +73,8 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Result of a run."""
+class Found:
+    """What was seen, and what the server has after the end."""
 
     seen: Observed
     never: str
@@ -88,7 +90,7 @@ class Outcome:
     @property
     def by_worker(self) -> Counter[str]:
         """Return how many tasks each worker has done."""
-        return Counter(status.result["worker"] for status in self._done if isinstance(status.result, dict))
+        return Counter(status.result["worker"] for status in self.done if isinstance(status.result, dict))
 
     @property
     def recovered(self) -> list[str]:
@@ -99,7 +101,7 @@ class Outcome:
     @property
     def retried(self) -> list[str]:
         """Return the ids of the tasks that were done after a worker had failed."""
-        return [status.id for status in self._done if self.events.get(status.id, Counter())["failed"]]
+        return [status.id for status in self.done if self.events.get(status.id, Counter())["failed"]]
 
     @property
     def states(self) -> Counter[str]:
@@ -108,28 +110,23 @@ class Outcome:
         return Counter(f"{each.state}: {each.reason}" if each.reason else each.state for each in tasks)
 
     @property
-    def _done(self) -> list[Status]:
+    def done(self) -> list[Status]:
         return [status for status in self.seen.tasks.values() if status.state == "done"]
 
-    @property
-    def differences(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Return a line for everything that is not as promised."""
         found = [*self.seen.problems, *self._ends(), *self._results(), *self._deliveries(), *self._faults()]
-        if self.audit is None:
-            found.append("nothing to audit, no service has counted anything")
-        else:
-            found += self.audit.problems
         found += [f"plaintext in {place}" for place in self.scan.found]
-        found += [f"{place}: the search does not even find what is there" for place in self.scan.unread]
-        return found + self.ending.differences(self.seen.killed_process)
+        return found + [f"{place}: the search does not even find what is there" for place in self.scan.unread]
 
     def _ends(self) -> list[str]:
         """Return what is wrong with the tasks that there are, and how each has ended."""
         wanted: dict[str, tuple[str, str | None]] = dict.fromkeys(self.seen.months, ("done", None))
         wanted |= {self.never: ("dead", "failed"), self.cancelled: ("dead", "cancelled")}
-        names = Counter(status.name or "" for status in self.seen.tasks.values())
-        found = [f"{name}: {names[name]} tasks" for name in [*wanted, *names.keys() - wanted] if names[name] != 1]
-        for status in self.seen.tasks.values():
+        tasks = self.seen.tasks.values()
+        names = Counter(status.name or "" for status in tasks)
+        found = [f"{name}: {many} tasks" for name, many in not_once(wanted, names)]
+        for status in tasks:
             if (status.state, status.reason) != wanted.get(status.name or "", ()):
                 found.append(f"{status.name}: {status.state}, {status.reason or 'no reason'}")
             ends = sum(self.events.get(status.id, Counter())[event] for event in END_EVENTS)
@@ -141,7 +138,7 @@ class Outcome:
         rows = rows_by_month()
         return [
             f"{status.name}: the result is {status.result}"
-            for status in self._done
+            for status in self.done
             if not is_right(status.result, rows.get(status.name or "", []))
         ]
 
@@ -185,34 +182,66 @@ class Outcome:
             found.append("no task was tried again")
         if self.late < 1:
             found.append("no acknowledgement came too late")
-        if any(self.seen.killed == each.id and each.result["worker"] == self.seen.killed_worker for each in self._done):
+        if any(self.seen.killed == each.id and each.result["worker"] == self.seen.killed_worker for each in self.done):
             found.append(f"task {self.seen.killed} was done by the worker that was killed in it")
         return found
 
-    def figures(self) -> dict[str, object]:
-        """Return what is printed as JSON."""
-        to_list, webhooks, polled = self.seen.delivered
-        return {
-            "tasks": dict(self.states),
-            "byWorker": dict(self.by_worker),
-            "recovered": len(self.recovered),
-            "retried": len(self.retried),
-            "lateAcks": self.late,
-            "refused": {f"{what} ({status})": many for (what, status), many in sorted(self.seen.refused.items())},
+
+def judge(found: Found) -> Outcome:
+    """Return what is not as promised, and what is shown of it."""
+    seen, searched, by_worker, states = found.seen, found.scan, found.by_worker, found.states
+    to_list, webhooks, polled = seen.delivered
+    at_first = seen.received.get("refused", 0)
+    workers = [
+        (worker, many, f"killed in task {seen.killed}" if worker == seen.killed_worker else "")
+        for worker, many in sorted(by_worker.items())
+    ]
+    faults: list[Sequence[Cell]] = [
+        *sorted(states.items()),
+        ("recovered", len(found.recovered), "its worker died, was slow, or left"),
+        ("retried", len(found.retried), "a worker failed in the first attempt"),
+        ("late acknowledgement", found.late, "409"),
+        *((what, many, str(status)) for (what, status), many in sorted(seen.refused.items())),
+    ]
+    ways: list[Sequence[Cell]] = [
+        ("list", to_list, "without contents: they are sealed"),
+        ("webhook", webhooks, f"{at_first} refused at first, with 503"),
+        ("long poll", polled),
+    ]
+    where = f"{searched.keys:,} keys, their dumps and {len(searched.files)} files of the AOF, {searched.bytes:,} bytes"
+    return Outcome(
+        found.ending,
+        audits={KEYS.namespace: found.audit},
+        problems=found.problems(),
+        killed=(seen.killed_process,),
+        shown=[
+            listing("Who did what", ("worker", "tasks done", ""), workers),
+            listing("What became of the tasks, and what was refused", ("", "times", ""), faults),
+            listing("How the outcomes came", ("way", "outcomes", ""), ways),
+            *accounts([found.audit]),
+            f"Plaintext of values, results, errors and progress in {where}: {len(searched.found)}",
+            found.ending.line,
+        ],
+        success=f"{len(seen.tasks)} tasks ended once each, every result is right, every outcome came once",
+        data={
+            "tasks": dict(states),
+            "byWorker": dict(by_worker),
+            "recovered": len(found.recovered),
+            "retried": len(found.retried),
+            "lateAcks": found.late,
+            "refused": {f"{what} ({status})": many for (what, status), many in sorted(seen.refused.items())},
             "delivered": {"list": to_list, "webhook": webhooks, "poll": polled},
-            "webhooksRefusedAtFirst": self.seen.received.get("refused", 0),
+            "webhooksRefusedAtFirst": at_first,
             "scan": {
-                "keys": self.scan.keys,
-                "bytes": self.scan.bytes,
-                "files": self.scan.files,
-                "plaintext": self.scan.found,
+                "keys": searched.keys,
+                "bytes": searched.bytes,
+                "files": searched.files,
+                "plaintext": searched.found,
             },
-            "months": {status.name: status.result for status in self._done},
-            "seconds": round(self.seen.seconds, 3),
-            "holds": not self.differences,
-            "differences": self.differences,
-            "exitStatus": self.ending.statuses,
-        }
+            "months": {status.name: status.result for status in found.done},
+            "seconds": round(seen.seconds, 3),
+        },
+    )
 
 
 async def read_outcome(
@@ -226,14 +255,14 @@ async def read_outcome(
     refused = int(await redis.hget(KEYS.metric("http"), "4xx") or 0)
     plaintext = re.compile(PLAINTEXT + b"|" + re.escape(seen.mark.encode()))
     control = f'"name":"{seen.months[0]}"'.encode()
-    found = await scan(redis, "*" if seen.aof else f"{KEYSPACE.name}:*", plaintext, control, seen.aof)
-    return Outcome(
+    found = Found(
         seen,
         never,
         cancelled,
         events,
         refused - seen.refused.total(),
         await audit_tracked(redis, KEYS),
-        found,
+        await scan(redis, "*" if seen.aof else f"{KEYSPACE.name}:*", plaintext, control, seen.aof),
         await Ending.read(KEYSPACE, statuses, redis),
     )
+    return judge(found)
