@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from redis.asyncio import Redis
 
 K = TypeVar("K")
 
@@ -31,6 +33,14 @@ class Comparison:
         doubled = Counter({payload: times for payload, times in surplus.items() if payload in owed})
         in_order = list(sent) == list(got)
         return cls(name, len(sent), len(got), owed - had, doubled, surplus - doubled, in_order, ordered)
+
+    @classmethod
+    async def read(
+        cls, redis: "Redis", key: str, sent: Sequence[bytes], *, name: str = "", ordered: bool = True
+    ) -> Self:
+        """Compare ``sent``, oldest first, and what the list ``key`` has; without a ``name``, that is the list's."""
+        newest_first: Any = await redis.lrange(key, 0, -1)
+        return cls.compare(name or key, sent, newest_first[::-1], ordered=ordered)
 
     def differences(self) -> list[str]:
         """Return a line for each kind of fault; if there is none, a line if the order differs and must not."""

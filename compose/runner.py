@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,9 @@ from compose.outcome import Outcome
 from penstock.composition.procfile import ProcessGroup, stoppable
 from penstock.connection import connect, mask_password
 from penstock.errors import PenstockError
+from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
+from penstock.tracking.events import TrackedEvent, read_entries
 
 SETTING_PREFIXES: Final = (
     *("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_"),
@@ -130,7 +133,10 @@ async def meanwhile(problems: list[str], *work: Coroutine[Any, Any, None]) -> As
         problems += [f"the demo: {error}" for error in found if isinstance(error, Exception)]
 
 
-async def content(redis: "Redis", key: str) -> list[bytes]:
-    """Return the messages of a list, oldest first."""
-    newest_first: Any = await redis.lrange(key, 0, -1)
-    return list(newest_first[::-1])
+async def count_events(redis: "Redis", keys: Keys, name: Callable[[TrackedEvent], str]) -> dict[str, Counter[str]]:
+    """Return how often there is each kind of event in a history, by the ``name`` of what it is about."""
+    found = dict[str, Counter[str]]()
+    async for chunk in read_entries(redis, keys):
+        for event in (event for entry in chunk for event in entry.events()):
+            found.setdefault(name(event), Counter())[event.event] += 1
+    return found

@@ -50,10 +50,7 @@ def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
-    """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``.
-
-    Raise ``PenstockError`` if a server holds data of a composition that is no demo.
-    """
+    """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``."""
     why = "it was asked for" if os.environ.get("PRODUCER") == "python" else producer.BUSMQ.install()
     print(f"producer: {'Node' if not why else f'Python, as {why}'}", file=sys.stderr)
     port, secret = free_port(), secrets.token_hex(16)
@@ -114,7 +111,7 @@ class _Demo:
         """Compare what the servers have with the rows."""
         means = (await self.site_two.hgetall(ARRIVED)).items()
         arrived = [f"{decoded(day)},{decoded(mean)}".encode() for day, mean in means]
-        readings = Comparison.compare("readings", self._rows, await runner.content(redis, HANDLED))
+        readings = await Comparison.read(redis, HANDLED, self._rows, name="readings")
         days = Comparison.compare("daily means", self._days, arrived, ordered=False)
         ending, left = await Ending.read(KEYSPACE, statuses, redis), await _in_queues(redis)
         answers = {month: (self._months.get(month), self._wanted.answer(month)) for month in self._wanted.months}

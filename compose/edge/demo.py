@@ -9,22 +9,18 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from compose import runner
 from compose.bars import Bars, Snapshot
-from compose.comparison import Comparison
 from compose.edge.net import Net
-from compose.edge.site import KEYSPACE, SITES, Site
+from compose.edge.site import KEYSPACE, SITES, Result, Site
 from compose.ending import Ending
 from compose.outcome import Outcome
-from compose.tables import Column, side_by_side
-from penstock.accounting.audit import Audit, audit
+from compose.tables import side_by_side
 from penstock.composition.procfile import ProcessGroup
 from penstock.connection import connect
-from penstock.metrics import read_metrics
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
 
@@ -42,10 +38,7 @@ def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
-    """Have the sites of the composition in ``directory`` publish ``rows``, a third each; north is at ``url``.
-
-    Raise ``PenstockError`` if that server holds data of this composition that no demo put there.
-    """
+    """Have the sites of the composition in ``directory`` publish ``rows``, a third each; north is at ``url``."""
     async with AsyncExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-edge-")))
         net = await stack.enter_async_context(Net())
@@ -146,69 +139,6 @@ class _Demo:
         """Return whether each site has both others as subscribers."""
         subscribers = [await site.redis.hget(site.keys.metric("outbox"), "subscribers") for site in self._sites]
         return all(many == b"2" for many in subscribers)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of the messages for one site."""
-
-    site: Site
-    comparison: Comparison
-    dead: int
-    """Dead letters at its server and in its datadir."""
-    left: int
-    """Messages in its datadir."""
-    again: int
-    """Messages that came again, and were not pushed again."""
-    audit: Audit | None
-
-    @classmethod
-    async def read(cls, site: Site, wanted: Sequence[bytes]) -> Self:
-        counts, metrics = site.counts(), await read_metrics(site.redis, site.keys)
-        return cls(
-            site,
-            Comparison.compare(site.arrived, wanted, await runner.content(site.redis, site.arrived), ordered=False),
-            await site.redis.llen(site.keys.dead) + counts.dead,
-            counts.incoming + counts.outgoing,
-            int(metrics.get("doubled", {}).get("count", 0)),
-            await audit(site.redis, site.keys),
-        )
-
-    def problems(self) -> list[str]:
-        """Return a line for each message that did not arrive as it must, but for those that content shows."""
-        found = [f"{self.site.name}: {self.dead} dead letters"] if self.dead else []
-        return found + ([f"{self.site.name}: {self.left} messages left in its datadir"] if self.left else [])
-
-    def column(self) -> Column:
-        """Return its column in the table."""
-        site, found = self.site, self.comparison
-        return [
-            {
-                "sent to it": found.sent,
-                "arrived": found.got,
-                "lost": found.lost.total(),
-                "doubled": found.doubled.total(),
-                "dead": self.dead,
-            },
-            {
-                "off the net (s)": f"{site.off_net:.1f}" if site.off_net else None,
-                "waited for it meanwhile": site.waited if site.off_net else None,
-                "in hand when it was killed": site.killed_with or None,
-                "came again, and was dropped": self.again,
-            },
-        ]
-
-    def figures(self) -> dict[str, object]:
-        """Return what is printed as JSON."""
-        return {
-            **self.comparison.counts(),
-            "dead": self.dead,
-            "left": self.left,
-            "again": self.again,
-            "offNet": self.site.off_net,
-            "waited": self.site.waited,
-            "killedWith": self.site.killed_with,
-        }
 
 
 async def read_outcome(sites: Sequence[Site], refused: int, statuses: Mapping[str, int]) -> Outcome:

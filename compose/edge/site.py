@@ -1,15 +1,19 @@
-"""Site of the edge composition: its keys on its own server, its datadir, and what is done to it."""
+"""Site of the edge composition: its keys, its datadir, what is done to it, and what became of its messages."""
 
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from redis.asyncio import Redis
 
+from compose.comparison import Comparison
 from compose.keyspace import Keyspace
+from compose.tables import Column
+from penstock.accounting.audit import Audit, audit
 from penstock.keys import Keys
+from penstock.metrics import read_metrics
 from penstock.outbox.store import Counts, Store
 
 SITES: Final = {name: Keys(f"edge:{name}") for name in ("north", "east", "south")}
@@ -61,3 +65,66 @@ class Site:
         with closing(Store.read(self.datadir)) as store:
             (count,) = store.connection.execute(query, (address,)).fetchone()
             return int(count)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the messages for one site."""
+
+    site: Site
+    comparison: Comparison
+    dead: int
+    """Dead letters at its server and in its datadir."""
+    left: int
+    """Messages in its datadir."""
+    again: int
+    """Messages that came again, and were not pushed again."""
+    audit: Audit | None
+
+    @classmethod
+    async def read(cls, site: Site, wanted: Sequence[bytes]) -> Self:
+        counts, metrics = site.counts(), await read_metrics(site.redis, site.keys)
+        return cls(
+            site,
+            await Comparison.read(site.redis, site.arrived, wanted, ordered=False),
+            await site.redis.llen(site.keys.dead) + counts.dead,
+            counts.incoming + counts.outgoing,
+            int(metrics.get("doubled", {}).get("count", 0)),
+            await audit(site.redis, site.keys),
+        )
+
+    def problems(self) -> list[str]:
+        """Return a line for each message that did not arrive as it must, but for those that content shows."""
+        found = [f"{self.site.name}: {self.dead} dead letters"] if self.dead else []
+        return found + ([f"{self.site.name}: {self.left} messages left in its datadir"] if self.left else [])
+
+    def column(self) -> Column:
+        """Return its column in the table."""
+        site, found = self.site, self.comparison
+        return [
+            {
+                "sent to it": found.sent,
+                "arrived": found.got,
+                "lost": found.lost.total(),
+                "doubled": found.doubled.total(),
+                "dead": self.dead,
+            },
+            {
+                "off the net (s)": f"{site.off_net:.1f}" if site.off_net else None,
+                "waited for it meanwhile": site.waited if site.off_net else None,
+                "in hand when it was killed": site.killed_with or None,
+                "came again, and was dropped": self.again,
+            },
+        ]
+
+    def figures(self) -> dict[str, object]:
+        """Return what is printed as JSON."""
+        return {
+            **self.comparison.counts(),
+            "dead": self.dead,
+            "left": self.left,
+            "again": self.again,
+            "offNet": self.site.off_net,
+            "waited": self.site.waited,
+            "killedWith": self.site.killed_with,
+        }

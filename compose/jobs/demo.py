@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from compose import runner
 from compose.bars import MAX_SECONDS, Bars, Snapshot
 from compose.jobs.names import GROUPS, JOBS, KEYS, KEYSPACE, MONTHS, OUT, PREFIX, SOURCE, STATISTICS, TALLY
-from compose.jobs.outcome import Observed, read_outcome
+from compose.jobs.outcome import Found, read_outcome
 from compose.jobs.snow import HFXBUS
 from compose.months import rows_by_month
 from compose.outcome import Outcome
@@ -47,8 +47,6 @@ async def run(url: str, directory: Path = HERE, months: int = 48, patience: floa
     """Have the last ``months`` done by the composition in ``directory``, on the server at ``url``.
 
     The producer waits for the groups of a month for ``patience`` (s).
-
-    Raise ``PenstockError`` if that server holds data of this composition that no demo put there.
     """
     why = "it was asked for" if os.environ.get("FIGURES_SNOW") == "python" else HFXBUS.install()
     print(f"group snow: {'Node' if not why else f'Python, as {why}'}", file=sys.stderr)
@@ -61,7 +59,7 @@ async def run(url: str, directory: Path = HERE, months: int = 48, patience: floa
         directory,
         KEYSPACE,
         demo.carry,
-        lambda redis, statuses: read_outcome(redis, url, demo.seen, statuses),
+        lambda redis, statuses: read_outcome(redis, url, demo.found, statuses),
         process_variables=given,
         FIGURES_CLAIM_AFTER=str(CLAIM_AFTER),
         FIGURES_WORK_SECONDS=str(WORK_SECONDS),
@@ -75,11 +73,11 @@ class _Demo:
 
     def __init__(self, months: Sequence[str], url: str, snow: str) -> None:
         self._url = url
-        self.seen = Observed(months, NEVER, SLOW, TALLIES, snow)
+        self.found = Found(months, NEVER, SLOW, TALLIES, snow)
 
     async def carry(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Have all jobs done while a process is killed, and note what became of them."""
-        begun, seen, names = time.monotonic(), self.seen, [*self.seen.months, NEVER]
+        begun, found, names = time.monotonic(), self.found, [*self.found.months, NEVER]
 
         async def are_up() -> bool:
             name = encoded(JOBS.stream(MONTHS))
@@ -88,12 +86,12 @@ class _Demo:
 
         async def look() -> Snapshot:
             while not heard.empty():
-                seen.completed.append(heard.get_nowait())
-            counts = {group: sum(each.group == group for each in seen.completed) for group in GROUPS}
+                found.completed.append(heard.get_nowait())
+            counts = {group: sum(each.group == group for each in found.completed) for group in GROUPS}
             counts["out"] = await redis.llen(OUT)
             counts["tallies"] = min(await redis.xlen(encoded(JOBS.done(TALLY))), TALLIES)
             held = ", ".join(f"{by} has {job}" for job, by in sorted((await self._held(redis)).items()))
-            return Snapshot(counts, waiting=False, states={STATISTICS: held}, through=seen.has_killed)
+            return Snapshot(counts, waiting=False, states={STATISTICS: held}, through=found.has_killed)
 
         async def is_idle() -> bool:
             return not await KEYSPACE.left(redis)
@@ -103,7 +101,7 @@ class _Demo:
         async with (
             Jobs(self._url, prefix=PREFIX) as jobs,
             jobs.producer().completions(MONTHS) as heard,
-            runner.meanwhile(seen.problems, self._kill_one(redis, composition)),
+            runner.meanwhile(found.problems, self._kill_one(redis, composition)),
         ):
             await redis.lpush(SOURCE, *sorted(names, key=lambda month: (month[5:], month)))
             with Bars(totals, look, width=20) as bars:
@@ -111,26 +109,26 @@ class _Demo:
             await jobs.repeats.remove(TALLY, TALLY)
             await runner.until(composition, is_idle, seconds=STANDSTILL_SECONDS, killed=(SLOW,))
             await look()
-        seen.seconds = time.monotonic() - begun
+        found.seconds = time.monotonic() - begun
 
     async def _held(self, redis: "Redis") -> dict[str, str]:
         """Return who has said last that it does the job of a month in the group of the service, by month."""
-        ended = {each.job for each in self.seen.completed if each.group == STATISTICS}
-        left = [name for name in [*self.seen.months, NEVER] if name not in ended]
+        ended = {each.job for each in self.found.completed if each.group == STATISTICS}
+        left = [name for name in [*self.found.months, NEVER] if name not in ended]
         names = [encoded(JOBS.payload(name, f"progress:{STATISTICS}")) for name in left]
-        found: list[Any] = await redis.mget(names) if names else []
-        return {name: json.loads(value)["by"] for name, value in zip(left, found, strict=True) if value}
+        values: list[Any] = await redis.mget(names) if names else []
+        return {name: json.loads(value)["by"] for name, value in zip(left, values, strict=True) if value}
 
     async def _kill_one(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Kill the slow process in its job, once others have done some."""
-        seen = self.seen
-        while len(seen.completed) < len(seen.months) / 2 or not seen.killed:
+        found = self.found
+        while len(found.completed) < len(found.months) / 2 or not found.killed:
             for month, by in (await self._held(redis)).items():
                 if by.startswith(f"{SLOW}-"):
-                    seen.killed, seen.killed_worker = month, by
+                    found.killed, found.killed_worker = month, by
             await asyncio.sleep(0.05)
         await KEYSPACE.expire_registration(redis, await composition.kill(SLOW))
-        seen.has_killed = True
+        found.has_killed = True
 
 
 if __name__ == "__main__":

@@ -41,10 +41,7 @@ def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
-    """Send ``rows``, oldest first, through the composition in ``directory``, with site one on the server at ``url``.
-
-    Raise ``PenstockError`` if a server holds data of a composition that is no demo.
-    """
+    """Send ``rows``, oldest first, through the composition in ``directory``, with site one on the server at ``url``."""
     sent = Sent(rows)
     async with AsyncExitStack() as stack:
         given = {name: os.environ.get(f"SITE_{name.upper()}") for name in LINKS}
@@ -125,7 +122,7 @@ class Delivery(NamedTuple):
 
     @classmethod
     async def read(cls, redis: "Redis", sent: Sent, site: Site) -> Self:
-        found = Comparison.compare(arrived(site.name), sent.rows, await runner.content(site.redis, arrived(site.name)))
+        found = await Comparison.read(site.redis, arrived(site.name), sent.rows)
         delay, most_waiting = site.longest_delay(sent.at), sent.most_waiting[site.name]
         metrics = await read_metrics(redis, LINKS[site.name])  # as its vpush wrote them at site one
         fields: Any = await redis.hgetall(LINKS[site.name].link)

@@ -27,7 +27,6 @@ from penstock.accounting.tracked import TrackedAudit, audit_tracked
 from penstock.composition.procfile import ProcessGroup
 from penstock.keys import Keys
 from penstock.tracking.dead_letters import newest_first
-from penstock.tracking.events import read_entries
 
 HERE: Final = Path(__file__).parent
 ROWS: Final = (HERE / "seattle-temps.csv").read_bytes().splitlines()[1:]
@@ -58,10 +57,7 @@ def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
-    """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``.
-
-    Raise ``PenstockError`` if that server holds data of a composition that is no demo.
-    """
+    """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``."""
     # No /metrics: the port of monitor.yaml may be taken on this machine.
     return await runner.run_composition(
         url,
@@ -123,16 +119,22 @@ async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[
     counts = {keys: await Counts.read(redis, keys) for keys in expected}
     letters = {keys: [each async for chunk in newest_first(redis, keys) for each in chunk] for keys in expected}
     dead = {keys: [each.raw if each.message is None else each.message for each in letters[keys]] for keys in expected}
-    events = await _events(redis, ARCHIVE, rows)
-    routes: list[tuple[str, Sequence[bytes], Sequence[bytes]]] = [
-        (f"{ARCHIVE.namespace}: done", rows, [*events["done"], *events["late"]]),
-        (f"{ARCHIVE.namespace}: failed once", warm, events["failed"]),
-        (KEPT, rows, await runner.content(redis, KEPT)),
-        (ARCHIVE.dead, [], dead[ARCHIVE]),
-        (TAKEN, [*rows] * ATTEMPTS, await runner.content(redis, TAKEN)),
-        (ALERT.dead, rows, dead[ALERT]),
+    events = await runner.count_events(redis, ARCHIVE, lambda event: event.xid)
+    known = {sha1(row).hexdigest(): row for row in rows}
+
+    def told(*kinds: str) -> list[bytes]:
+        """Return the row of each event of these kinds; for an unknown row, its correlation id."""
+        amounts = {xid: sum(counts[kind] for kind in kinds) for xid, counts in events.items()}
+        return [known.get(xid, xid.encode()) for xid, many in amounts.items() for _ in range(many)]
+
+    comparisons = [
+        Comparison.compare(f"{ARCHIVE.namespace}: done", rows, told("done", "late"), ordered=False),
+        Comparison.compare(f"{ARCHIVE.namespace}: failed once", warm, told("failed"), ordered=False),
+        await Comparison.read(redis, KEPT, rows, ordered=False),
+        Comparison.compare(ARCHIVE.dead, [], dead[ARCHIVE], ordered=False),
+        await Comparison.read(redis, TAKEN, [*rows] * ATTEMPTS, ordered=False),
+        Comparison.compare(ALERT.dead, rows, dead[ALERT], ordered=False),
     ]
-    comparisons = [Comparison.compare(*route, ordered=False) for route in routes]
     audits: dict[str, Audit | TrackedAudit | None] = {FANOUT.namespace: await audit(redis, FANOUT)}
     audits |= {keys.namespace: await audit_tracked(redis, keys) for keys in expected}
     ending = await Ending.read(KEYSPACE, statuses, redis)
@@ -171,17 +173,6 @@ async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[
             "audits": {name: found and asdict(found) | {"holds": found.holds} for name, found in audits.items()},
         },
     )
-
-
-async def _events(redis: "Redis", keys: Keys, rows: Sequence[bytes]) -> dict[str, list[bytes]]:
-    """Return the row of each event by kind of event; for an unknown row, its correlation id."""
-    known = {sha1(row).hexdigest(): row for row in rows}
-    rows_by_event: dict[str, list[bytes]] = {"done": [], "late": [], "failed": []}
-    async for chunk in read_entries(redis, keys):
-        for event in (event for entry in chunk for event in entry.events()):
-            if event.event in rows_by_event:
-                rows_by_event[event.event].append(known.get(event.xid, event.xid.encode()))
-    return rows_by_event
 
 
 if __name__ == "__main__":

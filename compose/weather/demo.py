@@ -49,10 +49,7 @@ def main(directory: Path = HERE) -> None:
 
 
 async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
-    """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``.
-
-    Raise ``PenstockError`` if that server holds data of a composition that is no demo.
-    """
+    """Send ``rows``, oldest first, through the composition in ``directory`` on the server at ``url``."""
     return await runner.run_composition(
         url,
         directory,
@@ -80,12 +77,10 @@ async def _carry(redis: "Redis", rows: Sequence[bytes], composition: ProcessGrou
 async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[str, int]) -> Outcome:
     """Compare what is on the server with what ``rows``, oldest first, must lead to."""
     days = [Day.read(row) for row in rows]
-    wanted = {name: (handled, list(rows)) for name, handled in BRANCHES.items()} | {
-        STORMS: (STORMS, [day.alarm().encode() for day in days if day.storm]),
-        REPORTS: (REPORTS, [day.report().encode() for day in days]),
-    }
-    pairs = wanted.items()
-    comparisons = [Comparison.compare(name, sent, await runner.content(redis, key)) for name, (key, sent) in pairs]
+    comparisons = [await Comparison.read(redis, key, rows, name=name) for name, key in BRANCHES.items()] + [
+        await Comparison.read(redis, STORMS, [day.alarm().encode() for day in days if day.storm]),
+        await Comparison.read(redis, REPORTS, [day.report().encode() for day in days]),
+    ]
     counted, metrics = await audit(redis, KEYS), await read_metrics(redis, KEYS)
     return Outcome(
         await Ending.read(KEYSPACE, statuses, redis),

@@ -44,10 +44,7 @@ def main(directory: Path = HERE, rate: float = RATE, step: float = STEP_SECONDS)
 
 
 async def run(url: str, directory: Path = HERE, rate: float = RATE, step: float = STEP_SECONDS) -> Outcome:
-    """Send ``rate`` requests a second to the composition in ``directory``, and kill a process every ``step`` seconds.
-
-    Raise ``PenstockError`` if the server holds data of this composition that no demo put there.
-    """
+    """Send ``rate`` requests a second to the composition in ``directory``; kill a process every ``step`` seconds."""
     load = Load(HOST, free_port(), rate)
     return await runner.run_composition(
         url,
@@ -81,12 +78,14 @@ async def _carry(redis: "Redis", composition: ProcessGroup, load: Load, step: fl
     print(f"serving http://{HOST}:{load.port}/ until the load is over, {total:,} requests", file=sys.stderr)
     load.begin("all run")
     with Bars({"answered": total}, look, width=20) as bars:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_kill_all(redis, composition, load, step))
-            running = group.create_task(load.run(seconds))
+        running = asyncio.gather(load.run(seconds), _kill_all(redis, composition, load, step))
+        try:
             while not running.done():
                 await bars.draw()
                 await asyncio.sleep(0.1)
+            await running
+        finally:
+            running.cancel()
         await bars.until_through(composition)
 
 
@@ -104,7 +103,7 @@ async def _kill_all(redis: "Redis", composition: ProcessGroup, load: Load, step:
 
 async def read_outcome(redis: "Redis", load: Load, statuses: Mapping[str, int]) -> Outcome:
     """Compare what the server has with what the load was answered."""
-    notes = Counter(map(decoded, await runner.content(redis, NOTES)))
+    notes = Counter(map(decoded, await redis.lrange(NOTES, 0, -1)))
     audits: dict[str, Audit | TrackedAudit | None] = {
         keys.namespace: await audit(redis, keys) for keys in (ROUTER, BALANCE)
     }

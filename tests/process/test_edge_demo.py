@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from compose.comparison import Comparison
-from compose.edge.demo import Result, judge
+from compose.edge.demo import judge
 from compose.edge.net import Net
-from compose.edge.site import Site
+from compose.edge.site import Result, Site
 from compose.ending import Ending
 from compose.outcome import Outcome
 from penstock.accounting.audit import Audit

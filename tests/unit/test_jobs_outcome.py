@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compose.ending import Ending
-from compose.jobs.outcome import Found, Observed, judge
+from compose.jobs.outcome import Found, judge
 from compose.months import rows_by_month
 from penstock.accounting.tracked import TrackedAudit
 from penstock.jobs import Completion, DeadJob
@@ -39,7 +39,6 @@ def sound() -> Found:
     error = {"name": "ValueError", "message": f"no rows of {NEVER}"}
     completed = [Completion("months", month, group, NOW) for month in MONTHS for group in ("statistics", "snow")]
     completed += [Completion("months", NEVER, "statistics", NOW, error), Completion("months", NEVER, "snow", NOW)]
-    seen = Observed(MONTHS, NEVER, "slow", 1, "Python", completed, "2012-01", "slow-3", has_killed=True)
     events = {
         "months 2012-01": Counter(registered=1, delivered=2, done=1),
         "months 2012-02": Counter(registered=1, delivered=2, failed=1, retry=1, done=1),
@@ -50,14 +49,22 @@ def sound() -> Found:
     errors = [{"attempt": number, "at": 1.0, "error": error} for number in (1, 2, 3)]
     dead = DeadJob("1-1", 0, "months", NEVER, "statistics", "1-0", 3, 1.0, errors, {"rows": b""}, [])
     return Found(
-        seen,
-        [figures("2012-01", 1.0), figures("2012-02", 2.0), never],
-        events,
-        [dead],
-        {"tally@1": 2},
-        {"months, hfxbus:csr:snow": 0},
-        TrackedAudit("figures:worker", 4, {}, [], [], []),
-        Ending({"slow": -9, "statistics": 0}, {}, []),
+        MONTHS,
+        NEVER,
+        killed_process="slow",
+        tallies=1,
+        snow="Python",
+        completed=completed,
+        killed="2012-01",
+        killed_worker="slow-3",
+        has_killed=True,
+        out=[figures("2012-01", 1.0), figures("2012-02", 2.0), never],
+        events=events,
+        dead=[dead],
+        results={"tally@1": 2},
+        pending={"months, hfxbus:csr:snow": 0},
+        audit=TrackedAudit("figures:worker", 4, {}, [], [], []),
+        ending=Ending({"slow": -9, "statistics": 0}, {}, []),
     )
 
 
@@ -71,7 +78,7 @@ def lose_month(found: Found) -> None:
 
 
 def complete_twice(found: Found) -> None:
-    found.seen.completed.append(found.seen.completed[1])
+    found.completed.append(found.completed[1])
 
 
 def end_twice(found: Found) -> None:
@@ -95,7 +102,7 @@ def claim_nothing(found: Found) -> None:
 
 
 def kill_nothing(found: Found) -> None:
-    found.seen.has_killed = False
+    found.has_killed = False
 
 
 def done_by_the_dead(found: Found) -> None:
@@ -111,11 +118,11 @@ def bury_nothing(found: Found) -> None:
 
 
 def tally_too_much(found: Found) -> None:
-    found.tallies["tally@1"] = 4  # type: ignore[index]
+    found.results["tally@1"] = 4  # type: ignore[index]
 
 
 def tally_nothing(found: Found) -> None:
-    found.tallies.clear()  # type: ignore[attr-defined]
+    found.results.clear()  # type: ignore[attr-defined]
 
 
 def leave_one(found: Found) -> None:

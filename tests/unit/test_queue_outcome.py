@@ -10,7 +10,7 @@ import pytest
 
 from compose.ending import Ending
 from compose.months import is_right, rows_by_month
-from compose.queue.outcome import Found, Observed, judge
+from compose.queue.outcome import Found, judge
 from compose.queue.scan import Scan
 from compose.queue.worker import summary
 from penstock.accounting.tracked import TrackedAudit
@@ -34,8 +34,10 @@ def sound() -> Found:
     events = {each.id: Counter({each.state: 1}) for each in tasks}
     events["1"] += Counter(timeout=1, failed=1)
     events["2"] += Counter(timeout=1)
-    seen = Observed(
+    return Found(
         MONTHS,
+        never="1812-02",
+        cancelled="2016-01",
         killed_worker="python",
         killed_process="worker-python",
         mark="mark",
@@ -46,12 +48,12 @@ def sound() -> Found:
         refused=Counter({("forged task token", 409): 40}),
         forger_had="2",
         killed="1",
+        events=events,
+        late=1,
+        scan=Scan(keys=30),
+        audit=TrackedAudit("months:work", 5, {}, [], [], []),
+        ending=Ending({"worker-python": -9, "queue-one": 0}, {}, []),
     )
-    audit, ending = (
-        TrackedAudit("months:work", 5, {}, [], [], []),
-        Ending({"worker-python": -9, "queue-one": 0}, {}, []),
-    )
-    return Found(seen, "1812-02", "2016-01", events, 1, audit, Scan(keys=30), ending)
 
 
 def test_a_run_as_promised_has_no_differences() -> None:
@@ -60,40 +62,40 @@ def test_a_run_as_promised_has_no_differences() -> None:
 
 
 def lose_task(found: Found) -> None:
-    del found.seen.tasks["2"]
+    del found.tasks["2"]
 
 
 def double_end(found: Found) -> None:
-    found.seen.tasks["1"] = status("1", "2012-01")
+    found.tasks["1"] = status("1", "2012-01")
     Counter.update(found.events["1"], done=1)
 
 
 def lie(found: Found) -> None:
-    found.seen.tasks["2"].result["rainy"] += 1
+    found.tasks["2"].result["rainy"] += 1
 
 
 def double_reply(found: Found) -> None:
-    found.seen.replies.append(found.seen.replies[0])
+    found.replies.append(found.replies[0])
 
 
 def open_reply(found: Found) -> None:
-    found.seen.replies[0] = json.dumps({"id": "2012-02", "state": "done", "result": 1})
+    found.replies[0] = json.dumps({"id": "2012-02", "state": "done", "result": 1})
 
 
 def other_webhook(found: Found) -> None:
-    found.seen.received["taken"][0] = {"id": "2012-01", "state": "done", "result": {}}
+    found.received["taken"][0] = {"id": "2012-01", "state": "done", "result": {}}
 
 
 def lose_poll(found: Found) -> None:
-    found.seen.polled.clear()
+    found.polled.clear()
 
 
 def accept_forgery(found: Found) -> None:
-    found.seen.accepted.append("forged task token: POST /ack is answered 200, expected 409")
+    found.accepted.append("forged task token: POST /ack is answered 200, expected 409")
 
 
 def done_by_the_dead(found: Found) -> None:
-    found.seen.tasks["1"].result["worker"] = "python"
+    found.tasks["1"].result["worker"] = "python"
 
 
 def find_plaintext(found: Found) -> None:
@@ -143,9 +145,9 @@ def test_each_damage_is_named(damage: Callable[[Found], None], expected: list[st
 
 def test_faults_that_did_not_happen_are_named() -> None:
     found = sound()
-    found.seen.killed, found.seen.forger_had = None, None
-    found.seen.refused.clear()
-    found.seen.received["refused"] = 0
+    found.killed, found.forger_had = None, None
+    found.refused.clear()
+    found.received["refused"] = 0
     found = replace(found, late=0, events={id: Counter(done=1) for id in "123"} | {id: Counter(dead=1) for id in "45"})
     assert judge(found).differences == [
         "no webhook was refused at first",
