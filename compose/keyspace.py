@@ -45,7 +45,8 @@ class Keyspace:
         if live := self.registered(keys):
             raise PenstockError(f"the composition is running (or was killed under a minute ago): {', '.join(live)}")
         old = [encoded(key) for key in keys if key != self.marker]
-        old += [key for pattern in self.others async for key in redis.scan_iter(pattern, count=CHUNK)]
+        for pattern in self.others if keys else ():  # else no demo was here, and none of them is its own
+            old += [key async for key in redis.scan_iter(pattern, count=CHUNK)]
         for start in range(0, len(old), CHUNK):
             await redis.delete(*old[start : start + CHUNK])
         note = "what lies beside this key was put here by the demo, which deletes it when it starts again"

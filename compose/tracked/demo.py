@@ -111,10 +111,10 @@ async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[
     """
     many, warm = len(rows), [row for row in rows if float(row.rpartition(b",")[2]) >= WARM]
     expected = {
-        ARCHIVE: {"registered": many, "delivered": many, "done": many, "failed attempts": len(warm)}
-        | {"retries": len(warm)},
-        ALERT: {"registered": many, "delivered": many, "dead": many, "timeouts": ATTEMPTS * many}
-        | {"retries": (ATTEMPTS - 1) * many},
+        ARCHIVE: dict.fromkeys(("registered", "delivered", "done"), many)
+        | dict.fromkeys(("failed attempts", "retries"), len(warm)),
+        ALERT: dict.fromkeys(("registered", "delivered", "dead"), many)
+        | {"timeouts": ATTEMPTS * many, "retries": (ATTEMPTS - 1) * many},
     }
     counts = {keys: await Counts.read(redis, keys) for keys in expected}
     letters = {keys: [each async for chunk in newest_first(redis, keys) for each in chunk] for keys in expected}
@@ -122,14 +122,14 @@ async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[
     events = await runner.count_events(redis, ARCHIVE, lambda event: event.xid)
     known = {sha1(row).hexdigest(): row for row in rows}
 
-    def told(*kinds: str) -> list[bytes]:
+    def rows_of(*kinds: str) -> list[bytes]:
         """Return the row of each event of these kinds; for an unknown row, its correlation id."""
         amounts = {xid: sum(counts[kind] for kind in kinds) for xid, counts in events.items()}
         return [known.get(xid, xid.encode()) for xid, many in amounts.items() for _ in range(many)]
 
     comparisons = [
-        Comparison.compare(f"{ARCHIVE.namespace}: done", rows, told("done", "late"), ordered=False),
-        Comparison.compare(f"{ARCHIVE.namespace}: failed once", warm, told("failed"), ordered=False),
+        Comparison.compare(f"{ARCHIVE.namespace}: done", rows, rows_of("done", "late"), ordered=False),
+        Comparison.compare(f"{ARCHIVE.namespace}: failed once", warm, rows_of("failed"), ordered=False),
         await Comparison.read(redis, KEPT, rows, ordered=False),
         Comparison.compare(ARCHIVE.dead, [], dead[ARCHIVE], ordered=False),
         await Comparison.read(redis, TAKEN, [*rows] * ATTEMPTS, ordered=False),
@@ -139,9 +139,7 @@ async def read_outcome(redis: "Redis", rows: Sequence[bytes], statuses: Mapping[
     audits |= {keys.namespace: await audit_tracked(redis, keys) for keys in expected}
     ending = await Ending.read(KEYSPACE, statuses, redis)
     said = Counter(
-        (keys.namespace, letter.text("reason"), letter.text("attempts"))
-        for keys in expected
-        for letter in letters[keys]
+        (keys.namespace, each.text("reason"), each.text("attempts")) for keys in expected for each in letters[keys]
     )
     return Outcome(
         ending,

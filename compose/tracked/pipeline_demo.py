@@ -78,11 +78,9 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
         reconciled = await _command("reconcile", *archive, "--live", "--redis", url)
         written, archived, seconds = await _written(redis), await _archived(redis), time.monotonic() - begun
         commands = {" ".join(each.args): each for each in (report, reconciled)}
-        problems = [f"{words}: exit status {each.status}" for words, each in commands.items() if each.status]
-        if written != archived:
-            problems.insert(0, f"{written:,} events were written, {archived:,} are archived")
-        if statuses["pipeline"]:
-            problems.insert(0, f"pipeline: exit status {statuses['pipeline']}")
+        problems = [] if written == archived else [f"{written:,} events were written, {archived:,} are archived"]
+        ends = {"pipeline": statuses["pipeline"]} | {words: each.status for words, each in commands.items()}
+        problems += [f"{words}: exit status {status}" for words, status in ends.items() if status]
         tracked = await read_outcome(redis, rows, ended)
         printed = [text for words, each in commands.items() for text in (Text(f"\n{words}", "bold"), each.output)]
         summary = f"{archived:,} of {written:,} events archived in {seconds:.0f} s; the report: {page}"
