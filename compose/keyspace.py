@@ -24,8 +24,6 @@ class Keyspace:
     """A regular expression: what follows the colon in the keys that the composition may leave."""
     in_flight: str
     """The same for its lists and sorted sets that are empty once all messages are through."""
-    others: tuple[str, ...] = ()
-    """Patterns of SCAN for what it leaves under names of others, which is deleted with the rest."""
 
     @property
     def marker(self) -> str:
@@ -45,8 +43,6 @@ class Keyspace:
         if live := self.registered(keys):
             raise PenstockError(f"the composition is running (or was killed under a minute ago): {', '.join(live)}")
         old = [encoded(key) for key in keys if key != self.marker]
-        for pattern in self.others if keys else ():  # else no demo was here, and none of them is its own
-            old += [key async for key in redis.scan_iter(pattern, count=CHUNK)]
         for start in range(0, len(old), CHUNK):
             await redis.delete(*old[start : start + CHUNK])
         note = "what lies beside this key was put here by the demo, which deletes it when it starts again"

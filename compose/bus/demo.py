@@ -20,7 +20,7 @@ from rich.table import Table
 from compose import runner
 from compose.bars import Bars, Snapshot
 from compose.bus import producer
-from compose.bus.names import ARRIVED, DAILY, HANDLED, KEYSPACE, PAUSES, QUERIES, READINGS, SOURCE
+from compose.bus.names import ARRIVED, DAILY, HANDLED, KEYSPACE, OF_BUS, PAUSES, QUERIES, READINGS, SOURCE
 from compose.bus.statistics import Statistics
 from compose.comparison import Comparison
 from compose.ending import Ending
@@ -63,6 +63,7 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcom
             KEYSPACE,
             demo.carry,
             demo.evaluate,
+            prepare=_clear_bus,
             other_servers=[demo.site_two],
             process_variables={
                 "producer": {"PRODUCER": "python" if why else "node"},
@@ -137,6 +138,14 @@ class _Demo:
                 "seconds": self._seconds,
             },
         )
+
+
+async def _clear_bus(redis: "Redis") -> Mapping[str, str]:
+    """Delete what a demo before has left in the bus; return no variables."""
+    for pattern in OF_BUS:
+        async for key in redis.scan_iter(pattern, count=1_000):
+            await redis.unlink(key)
+    return {}
 
 
 async def _in_queues(redis: "Redis") -> int:

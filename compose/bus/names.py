@@ -34,5 +34,6 @@ KEYSPACE: Final = Keyspace(
     (Keys("temps:gateway"),),
     keys="in(:taken)?|handled(:last)?|pauses|two:daily|gateway:.*",
     in_flight="in|in:taken",
-    others=tuple(f"bus:{each}temps:*" for each in ("queue:", "queue:channel:*:", "queue:service:", "persisted:")),
 )
+OF_BUS: Final = [f"bus:{each}temps:*" for each in ("queue:", "queue:channel:*:", "queue:service:", "persisted:")]
+"""Patterns of the keys that the bus makes."""
