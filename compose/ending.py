@@ -1,4 +1,4 @@
-"""Final state of a composition: exit statuses, and what it left on the server."""
+"""Final state of a composition: exit statuses, and what it left on its servers."""
 
 import signal
 from collections.abc import Mapping
@@ -22,9 +22,17 @@ class Ending:
     """Remaining registrations of instances that have stopped."""
 
     @classmethod
-    async def read(cls, redis: "Redis", keyspace: Keyspace, statuses: Mapping[str, int]) -> Self:
-        registered = keyspace.registered(await keyspace.present(redis))
-        return cls(dict(statuses), await keyspace.left(redis), registered)
+    async def read(cls, keyspace: Keyspace, statuses: Mapping[str, int], *servers: "Redis") -> Self:
+        left, registered = dict[str, int](), list[str]()
+        for server in servers:
+            left |= await keyspace.left(server)
+            registered += keyspace.registered(await keyspace.present(server))
+        return cls(dict(statuses), left, registered)
+
+    @property
+    def line(self) -> str:
+        """Return the exit statuses in words."""
+        return f"Exit status on SIGTERM: {', '.join(f'{name} {status}' for name, status in self.statuses.items())}"
 
     def differences(self, *killed: str) -> list[str]:
         """Return a line for each message left, registration left, or exit status other than 0, or -9 if ``killed``."""

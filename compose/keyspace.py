@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError
+from penstock.keys import Keys
 
 CHUNK: Final = 1000
 SIZES: Final = {"list": "LLEN", "zset": "ZCARD"}
@@ -15,15 +16,14 @@ SIZES: Final = {"list": "LLEN", "zset": "ZCARD"}
 
 @dataclass(frozen=True)
 class Keyspace:
-    """Keys of a composition, which begin with ``name``; keys of others may begin so, too."""
+    """Keys of a composition, which begin with ``name`` and a colon; keys of others may begin so, too."""
 
     name: str
-    namespaces: tuple[str, ...]
-    """Namespaces of its services."""
-    pattern: re.Pattern[str]
-    """Matches the keys that the composition may leave."""
-    in_flight: re.Pattern[str]
-    """Matches its lists and sorted sets that are empty once all messages are through."""
+    services: tuple[Keys, ...]
+    keys: str
+    """A regular expression: what follows the colon in the keys that the composition may leave."""
+    in_flight: str
+    """The same for its lists and sorted sets that are empty once all messages are through."""
 
     @property
     def marker(self) -> str:
@@ -33,7 +33,7 @@ class Keyspace:
     async def present(self, redis: "Redis") -> list[str]:
         """Return its keys that exist, sorted."""
         found = [decoded(key) async for key in redis.scan_iter(f"{self.name}:*", count=CHUNK)]
-        return sorted({key for key in found if key == self.marker or self.pattern.fullmatch(key)})
+        return sorted({key for key in found if key == self.marker or self._matches(self.keys, key)})
 
     async def prepare(self, redis: "Redis") -> None:
         """Delete all but the marker. Raise ``PenstockError`` and delete nothing if the data is not the demo's."""
@@ -50,8 +50,9 @@ class Keyspace:
 
     def registered(self, keys: list[str]) -> list[str]:
         """Return those of ``keys`` that are registrations."""
+        namespaces = {keys.namespace for keys in self.services}
         pairs = ((key, *key.rpartition(":")) for key in keys)
-        return [key for key, namespace, _, id in pairs if namespace in self.namespaces and id.isdigit()]
+        return [key for key, namespace, _, id in pairs if namespace in namespaces and id.isdigit()]
 
     async def expire_registration(self, redis: "Redis", pid: int) -> str | None:
         """Delete the registration of the killed process ``pid``, and return its key; it would last for serviceExpire.
@@ -66,10 +67,13 @@ class Keyspace:
 
     async def left(self, redis: "Redis") -> dict[str, int]:
         """Return the length of each list or sorted set with messages in flight; {} once all are through."""
-        keys = [key for key in await self.present(redis) if self.in_flight.fullmatch(key)]
+        keys = [key for key in await self.present(redis) if self._matches(self.in_flight, key)]
         lengths: dict[str, Any] = {}
         for key in keys:
             raw = encoded(key)
             if size := SIZES.get(decoded(await redis.type(raw))):
                 lengths[key] = await redis.execute_command(size, raw)
         return {key: length for key, length in lengths.items() if length}
+
+    def _matches(self, pattern: str, key: str) -> bool:
+        return bool(re.fullmatch(f"{self.name}:({pattern})", key, re.DOTALL))

@@ -1,4 +1,4 @@
-"""Runner of the demos: start a server and the processes of a Procfile, push rows, compare the outcome."""
+"""Runner of the demos: start a server and the processes of a Procfile, carry messages through, print the outcome."""
 
 import argparse
 import asyncio
@@ -7,25 +7,26 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
+from compose.bars import MAX_SECONDS
 from compose.keyspace import Keyspace
+from compose.outcome import Outcome
 from penstock.composition.procfile import ProcessGroup, stoppable
 from penstock.connection import connect, mask_password
 from penstock.errors import PenstockError
+from penstock.keys import Keys
 from penstock.testing.server import EmbeddedServer
+from penstock.tracking.events import TrackedEvent, read_entries
 
-MAX_SECONDS: Final = 60.0
-"""Maximum time until all messages are through."""
-STANDSTILL_SECONDS: Final = 1.0
-"""Seconds after which messages count as lost if none is in flight."""
 SETTING_PREFIXES: Final = (
     *("MPUSH_", "MDISPATCH_", "MONITOR_", "VPUSH_", "PIPELINE_"),
     *("HIMPORTER_", "HROUTER_", "MBALANCE_", "HQUEUE_", "WORKER_", "OUTBOX_", "FIGURES_"),
@@ -33,28 +34,7 @@ SETTING_PREFIXES: Final = (
 """Prefixes of environment variables that would override the composition's files."""
 
 
-class Outcome(Protocol):
-    """Result of a demo."""
-
-    @property
-    def differences(self) -> list[str]:
-        """Return a line for everything that is not as promised."""
-
-    def figures(self) -> dict[str, object]:
-        """Return what is printed as JSON."""
-
-
-OutcomeT = TypeVar("OutcomeT", bound=Outcome)
-
-
-def main(
-    module: str,
-    about: str,
-    run: Callable[[str], Coroutine[Any, Any, OutcomeT]],
-    show: Callable[[OutcomeT, Console], None],
-    *,
-    aof: bool = False,
-) -> NoReturn:
+def main(module: str, about: str, run: Callable[[str], Coroutine[Any, Any, Outcome]], *, aof: bool = False) -> NoReturn:
     """Run the demo in ``module`` on the server of the variable REDIS, or on an embedded one, with an ``aof`` or not."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -68,11 +48,11 @@ def main(
     if as_json:
         print(json.dumps(outcome.figures(), indent=2))
     else:
-        show(outcome, Console())
+        outcome.show(Console())
     sys.exit(1 if outcome.differences else 0)
 
 
-async def _on_a_server(run: Callable[[str], Coroutine[Any, Any, OutcomeT]], *, aof: bool) -> OutcomeT:
+async def _on_a_server(run: Callable[[str], Coroutine[Any, Any, Outcome]], *, aof: bool) -> Outcome:
     if named := os.environ.get("REDIS"):
         return await run(named)
     async with EmbeddedServer(aof=aof) as server:
@@ -84,13 +64,13 @@ async def run_composition(
     directory: Path,
     keyspace: Keyspace,
     carry: Callable[["Redis", ProcessGroup], Awaitable[None]],
-    evaluate: Callable[["Redis", Mapping[str, int]], Awaitable[OutcomeT]],
+    evaluate: Callable[["Redis", Mapping[str, int]], Awaitable[Outcome]],
     *,
     prepare: Callable[["Redis"], Awaitable[Mapping[str, str]]] | None = None,
     other_servers: Sequence["Redis"] = (),
     process_variables: Mapping[str, Mapping[str, str]] | None = None,
     **variables: str,
-) -> OutcomeT:
+) -> Outcome:
     """Start the composition in ``directory`` with ``variables``, ``carry`` messages through, stop it, and ``evaluate``.
 
     ``evaluate`` gets the exit status of each process. The output of the processes is printed only if there are
@@ -119,38 +99,44 @@ async def run_composition(
     return outcome
 
 
-class Snapshot(NamedTuple):
-    """Progress of the messages at one moment."""
+async def until(
+    composition: ProcessGroup,
+    condition: Callable[[], Awaitable[object]],
+    *,
+    seconds: float = MAX_SECONDS,
+    killed: Collection[str] = (),
+    otherwise: str | None = None,
+) -> None:
+    """Wait until ``condition`` is true, at most for ``seconds``, and while all processes run but those ``killed``.
 
-    counts: tuple[int, ...]
-    """Numbers that change while messages move."""
-    through: bool
-    waiting: bool
-    """True if messages are in flight."""
-
-
-async def until_through(composition: ProcessGroup, take_snapshot: Callable[[], Awaitable[Snapshot]]) -> None:
-    """Wait until all messages are through, or until that is no longer possible."""
-    until = time.monotonic() + MAX_SECONDS
-    seen, since = tuple[int, ...](), time.monotonic()
-    while time.monotonic() < until and len(composition.running) == len(composition.commands):
-        snapshot = await take_snapshot()
-        if snapshot.waiting or snapshot.counts != seen:
-            seen, since = snapshot.counts, time.monotonic()
-        if not snapshot.waiting and (snapshot.through or time.monotonic() - since > STANDSTILL_SECONDS):
+    Raise ``PenstockError`` if it does not come and ``otherwise`` says what is then missing.
+    """
+    end = time.monotonic() + seconds
+    while not await condition():
+        if time.monotonic() > end or not composition.commands.keys() - composition.running <= {*killed}:
+            if otherwise:
+                raise PenstockError(f"the composition did not start: {composition.statuses or otherwise}")
             return
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
-async def push(redis: "Redis", source: str, rows: Sequence[bytes], batch: int, advance: Callable[[int], None]) -> None:
-    """Push ``rows``, oldest first; call ``advance`` with the size of each batch."""
-    for start in range(0, len(rows), batch):
-        pushed = rows[start : start + batch]
-        await redis.lpush(source, *pushed)
-        advance(len(pushed))
+@asynccontextmanager
+async def meanwhile(problems: list[str], *work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` for the duration and cancel what has not ended; add what it has raised to ``problems``."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        problems += [f"the demo: {error}" for error in found if isinstance(error, Exception)]
 
 
-def progress(*more: ProgressColumn, width: int = 40) -> Progress:
-    """Return bars on stderr, ``width`` characters wide, with the columns ``more`` after the usual ones."""
-    columns = (TextColumn("{task.description:9}"), BarColumn(width), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, *more, console=Console(stderr=True))
+async def count_events(redis: "Redis", keys: Keys, name: Callable[[TrackedEvent], str]) -> dict[str, Counter[str]]:
+    """Return how often there is each kind of event in a history, by the ``name`` of what it is about."""
+    found = dict[str, Counter[str]]()
+    async for chunk in read_entries(redis, keys):
+        for event in (event for entry in chunk for event in entry.events()):
+            found.setdefault(name(event), Counter())[event.event] += 1
+    return found

@@ -2,6 +2,9 @@
 
 from typing import Final
 
+from compose.keyspace import Keyspace
+from penstock.keys import Keys
+
 SOURCE: Final = "temps:in"
 """A list: readings that the producer has not taken."""
 TAKEN: Final = "temps:in:taken"
@@ -26,3 +29,11 @@ TTL: Final = 600
 """Seconds that queues live without a client."""
 PAUSES: Final = "temps:pauses"
 """A number: how often the producer had to pause."""
+KEYSPACE: Final = Keyspace(
+    "temps",
+    (Keys("temps:gateway"),),
+    keys="in(:taken)?|handled(:last)?|pauses|two:daily|gateway:.*",
+    in_flight="in|in:taken",
+)
+OF_BUS: Final = [f"bus:{each}temps:*" for each in ("queue:", "queue:channel:*:", "queue:service:", "persisted:")]
+"""Patterns of the keys that the bus makes."""

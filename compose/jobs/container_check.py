@@ -15,8 +15,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from compose.containers import Container, becomes_true, containers, unhealthy
-from compose.jobs.keyspace import KEYSPACE
-from compose.jobs.names import KEYS, OUT, PREFIX, SOURCE, TALLY
+from compose.jobs.names import KEYS, KEYSPACE, OUT, PREFIX, SOURCE, TALLY
 from compose.jobs.outcome import wrong_results
 from compose.months import rows_by_month
 from penstock.accounting.tracked import audit_tracked

@@ -3,6 +3,7 @@
 import os
 from typing import Final
 
+from compose.keyspace import Keyspace
 from penstock.jobs.keys import JobKeys
 from penstock.keys import Keys
 
@@ -22,6 +23,12 @@ SNOW: Final = "snow"
 GROUPS: Final = (STATISTICS, SNOW)
 """The groups, and the values of a job with their results."""
 PRODUCER: Final = "figures"
+KEYSPACE: Final = Keyspace(
+    "figures",
+    (KEYS,),
+    keys="in(:.+)?|out|worker:.+|jobs:.+",
+    in_flight="in(:consumer:.+)?|worker:message:deadlines|jobs:(wait|later|busy):.+",
+)
 
 
 def url() -> str:

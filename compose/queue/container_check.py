@@ -15,8 +15,7 @@ from redis.asyncio import Redis
 
 from compose.containers import Container, becomes_true, containers, unhealthy
 from compose.months import is_right, rows_by_month
-from compose.queue.keyspace import KEYSPACE
-from compose.queue.names import KEYS, OWNER, REPLIES, SERVICE, SOURCE
+from compose.queue.names import KEYS, KEYSPACE, OWNER, REPLIES, SERVICE, SOURCE
 from penstock.accounting.tracked import audit_tracked
 from penstock.connection import connect
 from penstock.encoding import encoded

@@ -20,18 +20,16 @@ from typing import Any, Final
 import httpx
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
-from rich.progress import TextColumn
 
 from compose import runner
+from compose.bars import Bars, Snapshot
 from compose.months import rows_by_month
+from compose.outcome import Outcome
 from compose.queue.forger import Forger
-from compose.queue.keyspace import KEYSPACE
-from compose.queue.names import KEYS, OWNER, REPLIES, SERVICE, SOURCE
-from compose.queue.outcome import Observed, Outcome, read_outcome
-from compose.queue.show import show
+from compose.queue.names import KEYS, KEYSPACE, OWNER, REPLIES, SERVICE, SOURCE
+from compose.queue.outcome import Found, read_outcome
 from penstock.composition.procfile import ProcessGroup
 from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
 from penstock.hqueue import Queue, Queues, Status
 from penstock.ports import free_port
 from penstock.tokens import add_token
@@ -63,15 +61,13 @@ RIGHTS: Final = {
 
 
 def main(directory: Path = HERE, months: int = 48, lease: float = LEASE) -> None:
-    runner.main("compose.queue.demo", __doc__, lambda url: run(url, directory, months, lease), show, aof=True)
+    runner.main("compose.queue.demo", __doc__, lambda url: run(url, directory, months, lease), aof=True)
 
 
 async def run(url: str, directory: Path = HERE, months: int = 48, lease: float = LEASE) -> Outcome:
     """Have the last ``months`` summarised by the composition in ``directory``, on the server at ``url``.
 
     A worker has a task for ``lease`` (s).
-
-    Raise ``PenstockError`` if that server holds data of this composition that no demo put there.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-queue-") as folder:
         demo = _Demo([*rows_by_month()][-months:], Path(folder), lease)
@@ -80,7 +76,7 @@ async def run(url: str, directory: Path = HERE, months: int = 48, lease: float =
             directory,
             KEYSPACE,
             demo.carry,
-            lambda redis, statuses: read_outcome(redis, demo.seen, statuses, NEVER, CANCELLED),
+            lambda redis, statuses: read_outcome(redis, demo.found, statuses),
             prepare=demo.prepare,
             process_variables={SLOW: {"QUEUE_SLOW_SECONDS": str(2 * lease)}},
         )
@@ -94,7 +90,7 @@ class _Demo:
         self._url, self._webhooks = f"http://{HOST}:{free_port()}", f"http://{HOST}:{free_port()}"
         self._mark = secrets.token_hex(8)
         self._tokens: dict[str, str] = {}
-        self.seen = Observed(months, killed_worker=KILLED[1], killed_process=KILLED[0], mark=self._mark)
+        self.found = Found(months, NEVER, CANCELLED, KILLED[1], KILLED[0], self._mark)
 
     async def prepare(self, redis: "Redis") -> Mapping[str, str]:
         """Make the tokens and the master key; return the variables of all processes."""
@@ -121,76 +117,55 @@ class _Demo:
 
     async def carry(self, redis: "Redis", composition: ProcessGroup) -> None:
         """Have all tasks done under kills and forgeries, and note what became of them."""
-        await self._until_up(redis, composition)
-        self.seen.aof = await _aof_of(redis)
-        begun = time.monotonic()
         names = [*self._months, NEVER]
+
+        async def are_up() -> bool:
+            served = await _is_served(self._url) and await _is_served(self._webhooks)
+            return served and await redis.llen(KEYS.ids) >= 2
+
+        async def look() -> Snapshot:
+            statuses = await queue.statuses(most=10_000)
+            await self._take_replies(redis)
+            await self._ask_receiver()
+            to_list, webhooks, polled = self.found.delivered
+            over = sum(status.has_ended for status in statuses)
+            counts = {"added": len(statuses), "ended": over, "to list": to_list, "webhooks": webhooks, "polled": polled}
+            held = sorted(f"{each.worker} has {each.id}" for each in (await queue.info()).held)
+            refused = f"{self.found.received.get('refused', 0)} refused at first"
+            late = time.monotonic() > begun + 2 * self._lease + 1  # the slow worker has acknowledged
+            states = {"ended": ", ".join(held), "webhooks": refused}
+            return Snapshot(counts, waiting=False, states=states, through=late and self.found.killed is not None)
+
+        await runner.until(composition, are_up, otherwise="no answer")
+        print(f"serving {self._url} until all is done", file=sys.stderr)
+        self.found.aof = await _aof_of(redis)
+        begun, ways = time.monotonic(), self.found.ways_of(names)
+        totals = dict.fromkeys(("added", "ended"), len(names) + 1)
+        totals |= {"to list": len(ways["list"]), "webhooks": len(ways["webhook"]), "polled": len(ways["poll"])}
         async with Queues(self._url, token=self._tokens["QUEUE_READER_TOKEN"]) as queues:
             queue = queues[SERVICE]
             await redis.lpush(SOURCE, *names)
             await self._cancel_one(queue)
-            side = [
-                asyncio.create_task(self._kill_one(queue, composition)),
-                asyncio.create_task(self._forge()),
-                asyncio.create_task(self._poll(queue)),
-            ]
-            try:
-                await self._until_through(redis, queue, len(names) + 1, begun)
-            finally:
-                for task in side:
-                    task.cancel()
-                for found in await asyncio.gather(*side, return_exceptions=True):
-                    if isinstance(found, Exception):
-                        self.seen.problems.append(f"the demo: {found}")
+            side = (self._kill_one(queue, composition), self._forge(), self._poll(queue))
+            async with runner.meanwhile(self.found.problems, *side):
+                with Bars(totals, look, width=20) as bars:
+                    standstill = self._lease + RETRY_SECONDS
+                    await bars.until_through(composition, standstill=standstill, killed=KILLED[:1])
             for status in await queue.statuses(most=10_000):
-                self.seen.tasks[status.id] = await queue.status(status.id)
-        self.seen.seconds = time.monotonic() - begun
-
-    async def _until_through(self, redis: "Redis", queue: Queue, total: int, begun: float) -> None:
-        """Wait until all tasks have ended and all outcomes are delivered, or nothing changes any more."""
-        state: tuple[Any, ...] = ()
-        since = time.monotonic()
-        with runner.progress(TextColumn("{task.fields[state]}"), width=20) as progress:
-            added, ended = (progress.add_task(name, total=total, state="") for name in ("added", "ended"))
-            wanted = self.seen.ways_of([*self._months, NEVER])
-            replied, hooked, polled = (
-                progress.add_task(name, total=len(wanted[way]), state="")
-                for name, way in (("to list", "list"), ("webhooks", "webhook"), ("polled", "poll"))
-            )
-            while time.monotonic() < begun + runner.MAX_SECONDS:
-                statuses = await queue.statuses(most=10_000)
-                await self._take_replies(redis)
-                await self._ask_receiver()
-                over = sum(status.has_ended for status in statuses)
-                info = await queue.info()
-                held = ", ".join(sorted(f"{each.worker} has {each.id}" for each in info.held))
-                progress.update(added, completed=len(statuses))
-                progress.update(ended, completed=over, state=held)
-                progress.update(replied, completed=len(self.seen.replies))
-                refused = f"{self.seen.received.get('refused', 0)} refused at first"
-                progress.update(hooked, completed=len(self.seen.webhooks), state=refused)
-                progress.update(polled, completed=len(self.seen.polled))
-                now = (len(statuses), over, *self.seen.delivered, held)
-                if now != state:
-                    state, since = now, time.monotonic()
-                late = time.monotonic() > begun + 2 * self._lease + 1  # the slow worker has acknowledged
-                if over >= total and sum(self.seen.delivered) >= total - 1 and late and self.seen.killed:
-                    return
-                if time.monotonic() - since > self._lease + RETRY_SECONDS:
-                    return
-                await asyncio.sleep(0.1)
+                self.found.tasks[status.id] = await queue.status(status.id)
+        self.found.seconds = time.monotonic() - begun
 
     async def _take_replies(self, redis: "Redis") -> None:
         while found := await redis.rpop(encoded(KEYS.outcomes(OWNER, REPLIES))):
-            self.seen.replies.append(decoded(found))
+            self.found.replies.append(decoded(found))
 
     async def _ask_receiver(self) -> None:
         async with httpx.AsyncClient() as http:
-            self.seen.received = (await http.get(self._webhooks)).json()
+            self.found.received = (await http.get(self._webhooks)).json()
 
     async def _poll(self, queue: Queue) -> None:
         """Wait for the ends of the tasks whose outcomes go nowhere, side by side."""
-        wanted, asked = self.seen.ways_of([*self._months, NEVER])["poll"], set[str]()
+        wanted, asked = self.found.ways_of([*self._months, NEVER])["poll"], set[str]()
         async with asyncio.TaskGroup() as group:
             while len(asked) < len(wanted):
                 for status in await queue.statuses(most=10_000):
@@ -200,14 +175,14 @@ class _Demo:
                 await asyncio.sleep(0.1)
 
     async def _poll_one(self, queue: Queue, status: Status) -> None:
-        while not (found := await queue.status(status.id, wait=20)).has_ended:
+        while not (status := await queue.status(status.id, wait=20)).has_ended:
             pass
-        self.seen.polled.append(found)
+        self.found.polled.append(status)
 
     async def _cancel_one(self, queue: Queue) -> None:
         added = await queue.add({"month": CANCELLED, "rows": ""}, id=CANCELLED, delay=600)
         if not await queue.cancel(added.id):
-            self.seen.problems.append(f"task {added.id}: a worker has it, although it is delayed")
+            self.found.problems.append(f"task {added.id}: a worker has it, although it is delayed")
 
     async def _kill_one(self, queue: Queue, composition: ProcessGroup) -> None:
         """Kill the worker in the middle of a task; one that had just acknowledged is started and killed again."""
@@ -218,28 +193,18 @@ class _Demo:
             if await _held_by(queue, worker):
                 await composition.kill(process)
                 if held := await _held_by(queue, worker):
-                    self.seen.killed = held
+                    self.found.killed = held
                     return
                 await composition.start_again(process)
             await asyncio.sleep(0.02)
 
     async def _forge(self) -> None:
         forger = Forger(self._url, self._tokens["QUEUE_WORKER_TOKEN"], self._tokens["QUEUE_STRANGER_TOKEN"])
-        self.seen.refused, self.seen.accepted = forger.refused, forger.accepted
+        self.found.refused, self.found.accepted = forger.refused, forger.accepted
         try:
             await forger.run(self._lease)
         finally:  # all tasks may be done before it has forged all that it wants
-            self.seen.forger_had = forger.had
-
-    async def _until_up(self, redis: "Redis", composition: ProcessGroup) -> None:
-        until = time.monotonic() + runner.MAX_SECONDS
-        while not (
-            await redis.llen(KEYS.ids) >= 2 and await _is_served(self._url) and await _is_served(self._webhooks)
-        ):
-            if time.monotonic() > until or len(composition.running) < len(composition.commands):
-                raise PenstockError(f"the composition did not start: {composition.statuses or 'no answer'}")
-            await asyncio.sleep(0.05)
-        print(f"serving {self._url} until all is done", file=sys.stderr)
+            self.found.forger_had = forger.had
 
 
 async def _held_by(queue: Queue, worker: str) -> str | None:

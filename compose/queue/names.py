@@ -3,6 +3,7 @@
 import os
 from typing import Final
 
+from compose.keyspace import Keyspace
 from penstock.keys import Keys
 
 KEYS: Final = Keys("months:work")
@@ -13,6 +14,12 @@ SOURCE: Final = "months:in"
 """A list: months to summarise, e.g. ``2012-01``."""
 REPLIES: Final = "months"
 """The ``replyTo`` of tasks whose outcome goes to a list."""
+KEYSPACE: Final = Keyspace(
+    "months",
+    (KEYS,),
+    keys="in(:.+)?|work:.+",
+    in_flight="in(:consumer:.+)?|work:(message:(deadlines|delayed|outbox)|replies:.+)",
+)
 
 
 def url() -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from compose.sites.keyspace import SOURCE, queues_for
+from compose.sites.names import SOURCE, queues_for
 
 BATCH: Final = 50
 PUSH_SECONDS: Final = 0.04

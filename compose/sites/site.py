@@ -9,7 +9,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from compose.sites.keyspace import arrived
+from compose.sites.names import arrived
 from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer
 

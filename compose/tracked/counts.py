@@ -46,6 +46,12 @@ class Counts:
         numbers = {name: int(metrics.get(metric, {}).get(field, 0)) for name, (metric, field) in FIGURES.items()}
         return cls(numbers, _seconds(metrics["done"], float(timeout)) if numbers["done"] else {})
 
+    @property
+    def spans(self) -> dict[str, str | None]:
+        """Return the response times by row of a table."""
+        spans = ((name, self.seconds.get(name)) for name in SPANS)
+        return {f"response time, {name} (s)": None if span is None else f"{span:.3f}" for name, span in spans}
+
     def differences(self, branch: str, expected: Mapping[str, int]) -> list[str]:
         """Return a line for each figure that differs; those that ``expected`` lacks should be 0."""
         wanted = dict.fromkeys(FIGURES, 0) | dict(expected)

@@ -10,18 +10,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from redis.asyncio import Redis
-from rich.console import Console
+from rich.text import Text
 
 from compose import runner
-from compose.tracked import show
-from compose.tracked.demo import HERE, ROWS, carry
-from compose.tracked.keyspace import ALERT, ARCHIVE, KEYSPACE
-from compose.tracked.outcome import Outcome, read_outcome
+from compose.bars import Bars, Snapshot
+from compose.outcome import Outcome
+from compose.tracked.demo import ALERT, ARCHIVE, HERE, KEYSPACE, ROWS, carry, read_outcome
 from penstock.composition.procfile import ProcessGroup
 from penstock.errors import Unsuitable
 from penstock.keys import Keys
@@ -40,47 +39,11 @@ class Command:
     output: str
 
 
-@dataclass(frozen=True)
-class Observed:
-    """Outcome of the demo, the pipeline and the commands."""
-
-    tracked: Outcome
-    written: int
-    """Events that mdispatch and monitor have written."""
-    archived: int
-    status: int
-    """Exit status of the pipeline."""
-    commands: tuple[Command, ...]
-    report: Path
-    seconds: float
-
-    @property
-    def differences(self) -> list[str]:
-        found = list(self.tracked.differences)
-        if self.written != self.archived:
-            found.append(f"{self.written:,} events were written, {self.archived:,} are archived")
-        if self.status:
-            found.append(f"pipeline: exit status {self.status}")
-        return found + [f"{' '.join(each.args)}: exit status {each.status}" for each in self.commands if each.status]
-
-    def figures(self) -> dict[str, object]:
-        """Return what ``--json`` prints."""
-        return {
-            **self.tracked.figures(),
-            "holds": not self.differences,
-            "differences": self.differences,
-            "events": {"told": self.written, "archived": self.archived},
-            "commands": {" ".join(each.args): each.status for each in self.commands},
-            "report": str(self.report),
-            "seconds": self.seconds,
-        }
-
-
 def main(directory: Path = HERE, rows: Sequence[bytes] = ROWS) -> None:
-    runner.main("compose.tracked.pipeline_demo", __doc__, lambda url: run(url, rows, directory), _show)
+    runner.main("compose.tracked.pipeline_demo", __doc__, lambda url: run(url, rows, directory))
 
 
-async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observed:
+async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Outcome:
     """Send ``rows`` through the composition with a pipeline beside it, on the server at ``url``.
 
     Raise ``PenstockError`` if that server holds data of a composition that is no demo, or Spark is missing.
@@ -109,32 +72,45 @@ async def run(url: str, rows: Sequence[bytes], directory: Path = HERE) -> Observ
         if statuses["pipeline"]:
             print((place / "pipeline.log").read_text(), file=sys.stderr)
 
-    async def evaluate(redis: "Redis", ended: Mapping[str, int]) -> Observed:
-        archive = ("--archive", str(place / "archive"))
-        report = await _command("report", "--all", *archive, "--html", str(place / "report.html"))
+    async def evaluate(redis: "Redis", ended: Mapping[str, int]) -> Outcome:
+        archive, page = ("--archive", str(place / "archive")), place / "report.html"
+        report = await _command("report", "--all", *archive, "--html", str(page))
         reconciled = await _command("reconcile", *archive, "--live", "--redis", url)
-        return Observed(
-            await read_outcome(redis, rows, ended),
-            await _written(redis),
-            await _archived(redis),
-            statuses["pipeline"],
-            (report, reconciled),
-            place / "report.html",
-            time.monotonic() - begun,
+        written, archived, seconds = await _written(redis), await _archived(redis), time.monotonic() - begun
+        commands = {" ".join(each.args): each for each in (report, reconciled)}
+        problems = [] if written == archived else [f"{written:,} events were written, {archived:,} are archived"]
+        ends = {"pipeline": statuses["pipeline"]} | {words: each.status for words, each in commands.items()}
+        problems += [f"{words}: exit status {status}" for words, status in ends.items() if status]
+        tracked = await read_outcome(redis, rows, ended)
+        printed = [text for words, each in commands.items() for text in (Text(f"\n{words}", "bold"), each.output)]
+        summary = f"{archived:,} of {written:,} events archived in {seconds:.0f} s; the report: {page}"
+        return replace(
+            tracked,
+            problems=[*tracked.problems, *problems],
+            shown=[*tracked.shown, *printed, summary],
+            data={
+                **tracked.data,
+                "events": {"told": written, "archived": archived},
+                "commands": {words: each.status for words, each in commands.items()},
+                "report": str(page),
+                "seconds": seconds,
+            },
         )
 
     return await runner.run_composition(url, directory, KEYSPACE, observe, evaluate, MONITOR_METRICS_PORT="0")
 
 
 async def _until_archived(redis: "Redis", pipeline: asyncio.subprocess.Process) -> None:
-    end = time.monotonic() + ARCHIVE_SECONDS
-    written = await _written(redis)
-    with runner.progress() as progress:
-        bar = progress.add_task("archived", total=written)
-        while (archived := await _archived(redis)) < written and time.monotonic() < end and pipeline.returncode is None:
-            progress.update(bar, completed=archived)
+    end, written = time.monotonic() + ARCHIVE_SECONDS, await _written(redis)
+
+    async def look() -> Snapshot:
+        return Snapshot({"archived": await _archived(redis)}, waiting=True)
+
+    with Bars({"archived": written}, look) as bars:
+        while (await bars.draw()).counts["archived"] < written and time.monotonic() < end:
+            if pipeline.returncode is not None:
+                return
             await asyncio.sleep(0.1)
-        progress.update(bar, completed=archived)
 
 
 async def _written(redis: "Redis") -> int:
@@ -160,17 +136,6 @@ async def _command(*args: str) -> Command:
     output, errors = await process.communicate()
     status = await process.wait()
     return Command(("penstock", *args), status, (output + (errors if status else b"")).decode(errors="replace"))
-
-
-def _show(observed: Observed, console: Console) -> None:
-    show.show(observed.tracked, console)
-    for command in observed.commands:
-        console.print(f"\n[bold]{' '.join(command.args)}", highlight=False)
-        console.print(command.output, markup=False, highlight=False, soft_wrap=True)
-    found = f"{observed.archived:,} of {observed.written:,} events archived in {observed.seconds:.0f} s"
-    console.print(f"{found}; the report: {observed.report}", highlight=False, soft_wrap=True)
-    for difference in observed.differences:
-        console.print(f"[red]{difference}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from typing import Final
 from redis.asyncio import Redis
 
 from compose.containers import Container, becomes_true, containers, unhealthy
-from compose.weather.keyspace import BRANCHES, KEYSPACE, SOURCE
-from compose.weather.outcome import Outcome, read_outcome
+from compose.outcome import Outcome
+from compose.weather.demo import BRANCHES, KEYSPACE, SOURCE, read_outcome
 from penstock.connection import connect
 from penstock.testing.server import EmbeddedServer
 
@@ -51,9 +51,8 @@ def faults(outcome: Outcome) -> list[str]:
     """Return the differences except in order, which several replicas of mpush do not keep."""
     for comparison in outcome.comparisons:
         print(f"{comparison.name}: {comparison.sent} in, {comparison.got} out")
-    return replace(
-        outcome, comparisons=[replace(comparison, in_order=True) for comparison in outcome.comparisons]
-    ).differences
+    unordered = [replace(comparison, ordered=False) for comparison in outcome.comparisons]
+    return replace(outcome, comparisons=unordered).differences
 
 
 async def main(image: str) -> int:

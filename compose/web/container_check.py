@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 
 from compose.containers import Container, becomes_true, containers, unhealthy
 from compose.web.client import Client, is_served
-from compose.web.keyspace import KEYSPACE
+from compose.web.demo import read_outcome
 from compose.web.load import Load
-from compose.web.outcome import Outcome, read_outcome
+from compose.web.names import KEYSPACE
 from penstock.connection import connect
 from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
@@ -53,14 +53,9 @@ async def check(redis: "Redis", running: Sequence[Container], port: int) -> list
         if container.service.name not in STOPPED:
             container.terminate()
     statuses = {container.name: container.wait() for container in running}
-    return faults(await read_outcome(redis, load.steps, load.noted, statuses))
-
-
-def faults(outcome: Outcome) -> list[str]:
-    """Print what became of the requests; return what is not as promised."""
-    for step in outcome.steps:
+    for step in load.steps:
         print(f"{step.name}: {step.asked} requests, {step.again} tried again, slowest {step.slowest:.2f} s")
-    return outcome.differences
+    return (await read_outcome(redis, load, statuses)).differences
 
 
 async def _is_through(redis: "Redis") -> bool:

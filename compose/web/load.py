@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, NamedTuple
@@ -66,6 +66,31 @@ class Step:
     def median(self) -> float:
         return median(self.seconds or [0.0])
 
+    def cells(self, statuses: Iterable[int]) -> dict[str, str | int]:
+        """Return the rows of its column in a table, with one for each of ``statuses``."""
+        return {
+            "requests": self.asked,
+            **{f"answered {status}": self.statuses[status] for status in statuses},
+            "failed": len(self.failed),
+            "tried again": self.again,
+            "POSTs not done": len(self.undone),
+            "median (s)": f"{self.median:.3f}",
+            "slowest (s)": f"{self.slowest:.3f}",
+        }
+
+    def figures(self) -> dict[str, object]:
+        """Return what is printed as JSON."""
+        return {
+            "name": self.name,
+            "requests": self.asked,
+            "statuses": {str(status): many for status, many in sorted(self.statuses.items())},
+            "failed": len(self.failed),
+            "undone": self.undone,
+            "triedAgain": self.again,
+            "median": round(self.median, 3),
+            "slowest": round(self.slowest, 3),
+        }
+
     @classmethod
     def sum(cls, steps: "Iterable[Step]") -> "Step":
         """Return what became of the requests of all ``steps``."""
@@ -81,13 +106,14 @@ class Step:
 
 
 class Load:
-    """Requests to ``host`` and ``port``. ``begin`` begins a step; ``tick`` is called after each request."""
+    """Requests to ``host`` and ``port``, in steps; ``begin`` begins one."""
 
     def __init__(self, host: str, port: int, rate: float, seed: int = 1) -> None:
-        self._host, self._port, self._rate = host, port, rate
+        self._host, self.port, self._rate = host, port, rate
         self._random = random.Random(seed)
         self._number = 0
-        self.tick: Callable[[], None] = lambda: None
+        self.over = 0
+        """How many requests are answered, or have failed."""
         self.steps = list[Step]()
         self.noted = list[str]()
         """Notes whose POST was answered with 201."""
@@ -96,9 +122,13 @@ class Load:
         """Begin a step: it has the requests that are due from now on."""
         self.steps.append(Step(name))
 
+    def total(self, seconds: float) -> int:
+        """Return how many requests ``run`` sends."""
+        return round(seconds * self._rate)
+
     async def run(self, seconds: float) -> None:
         """Send requests for ``seconds``, whether former ones are answered or not, and wait for all answers."""
-        begun, total = time.monotonic(), round(seconds * self._rate)
+        begun, total = time.monotonic(), self.total(seconds)
         queue = asyncio.Queue[tuple[float, Step, Kind] | None]()
         async with asyncio.TaskGroup() as clients:
             for _ in range(CLIENTS):
@@ -112,11 +142,11 @@ class Load:
                 queue.put_nowait(None)
 
     async def _ask_all(self, queue: "asyncio.Queue[tuple[float, Step, Kind] | None]") -> None:
-        client = Client(self._host, self._port)
+        client = Client(self._host, self.port)
         try:
             while next := await queue.get():
                 await self._ask(client, *next)
-                self.tick()
+                self.over += 1
         finally:
             client.close()
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from compose.keyspace import Keyspace
 from penstock.keys import Keys
 
 IMPORTER: Final = Keys("web:importer")
@@ -12,6 +13,13 @@ MONITOR: Final = Keys("web:monitor")
 WORKERS: Final = ("1", "2", "3", "4")
 NOTES: Final = "web:notes"
 """A list: the notes that were posted."""
+KEYSPACE: Final = Keyspace(
+    "web",
+    (IMPORTER, ROUTER, DISPATCH, BALANCE, MONITOR),
+    keys="in|api|work|answers|replies|notes|(work|worker|begun|importer|router|dispatch|balance|monitor):.+",
+    in_flight=r"in|api|work|answers|work:\d+|work:\d+:consumer:.+"
+    "|dispatch:(done|message:deadlines|message:delayed)|(router|dispatch|balance|monitor):pending(:.+)?",
+)
 
 
 def work_of(worker: str) -> str:

@@ -12,20 +12,26 @@ from typing import Any
 
 import pytest
 from redis import Redis as Client
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from compose.comparison import Comparison
+from compose.edge.demo import judge
 from compose.edge.net import Net
-from compose.edge.outcome import Outcome, Result
+from compose.edge.site import Result, Site
 from compose.ending import Ending
+from compose.outcome import Outcome
+from penstock.accounting.audit import Audit
 from penstock.ports import free_port
 from tests.support.demos import ROOT, demonstrate
 from tests.support.harness import eventually, until
 from tests.support.shell import Shell
 
+AUDIT = Audit("edge:north", 1, {}, [], [], [])
 ROWS = [b"a", b"b", b"b"]
-FINE = Result("north", Comparison.compare("edge:north:out", ROWS, ROWS), 0, 0, 0, 2.5, 7, 3)
-OUTCOME = Outcome([FINE], [Ending({"north": 0}, {}, [])], 4)
+NORTH = Site("north", Redis(), Path(), ROWS, off_net=2.5, waited=7, killed_with=3)
+FINE = Result(NORTH, Comparison.compare("edge:north:out", ROWS, ROWS, ordered=False), 0, 0, 0, AUDIT)
+ENDING = Ending({"north": 0}, {}, [])
 
 
 def test_nothing_is_lost_doubled_or_dead_though_a_site_is_off_the_net_and_another_is_killed() -> None:
@@ -45,31 +51,36 @@ def test_nothing_is_lost_doubled_or_dead_though_a_site_is_off_the_net_and_anothe
     assert output["exitStatus"] == {"north": 0, "east": 0, "south": 0}
 
 
+def judged(result: Result = FINE, *, refused: int = 4, ending: Ending = ENDING) -> Outcome:
+    return judge([result], refused, ending)
+
+
 def compared(*got: bytes) -> Outcome:
-    return replace(OUTCOME, results=[replace(FINE, comparison=Comparison.compare("edge:north:out", ROWS, got))])
+    return judged(replace(FINE, comparison=Comparison.compare("edge:north:out", ROWS, got, ordered=False)))
 
 
-def changed(**values: object) -> Outcome:
-    return replace(OUTCOME, results=[replace(FINE, **values)])  # type: ignore[arg-type]
+def changed(**values: Any) -> Outcome:
+    of_site = {name: values.pop(name) for name in ("off_net", "waited", "killed_with") if name in values}
+    return judged(replace(FINE, site=replace(NORTH, **of_site), **values))
 
 
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (lambda: OUTCOME, []),
+        (judged, []),
         (lambda: compared(b"b", b"a", b"b"), []),
         (lambda: compared(b"a", b"b"), ["edge:north:out: lost 1, e.g. b'b'"]),
         (lambda: compared(*ROWS, b"a"), ["edge:north:out: doubled 1, e.g. b'a'"]),
         (lambda: compared(*ROWS, b"c"), ["edge:north:out: never sent 1, e.g. b'c'"]),
         (lambda: changed(dead=1), ["north: 1 dead letters"]),
         (lambda: changed(left=2), ["north: 2 messages left in its datadir"]),
-        (lambda: changed(problems=["a sum"]), ["north: a sum"]),
+        (lambda: changed(audit=replace(AUDIT, problems=["a sum"])), ["edge:north: a sum"]),
         (lambda: changed(waited=0), ["no site was missed while it was off the net"]),
         (lambda: changed(off_net=0.0), ["no site was missed while it was off the net"]),
-        (lambda: replace(OUTCOME, refused=0), ["no site was missed while it was off the net"]),
+        (lambda: judged(refused=0), ["no site was missed while it was off the net"]),
         (lambda: changed(killed_with=0), ["no site was killed while it had messages in hand"]),
-        (lambda: replace(OUTCOME, endings=[Ending({"north": 1}, {}, [])]), ["north: exit status 1"]),
-        (lambda: replace(OUTCOME, endings=[Ending({}, {"edge:north:in": 3}, [])]), ["edge:north:in: 3 left behind"]),
+        (lambda: judged(ending=Ending({"north": 1}, {}, [])), ["north: exit status 1"]),
+        (lambda: judged(ending=Ending({}, {"edge:north:in": 3}, [])), ["edge:north:in: 3 left behind"]),
     ],
 )
 def test_what_is_not_as_promised_is_reported(outcome: Callable[[], Outcome], words: list[str]) -> None:

@@ -90,7 +90,7 @@ def test_the_demo_reports_a_wrong_result_and_a_task_that_was_removed(tmp_path: P
     assert "'worker': 'liar'" in lie
     [lost] = [line for line in differences if line.endswith(": 0 tasks")]
     assert any(line.startswith(f"{lost.partition(':')[0]}: no outcome came by ") for line in differences)
-    assert any(line.startswith("registered 26 is not done 23") for line in differences)
+    assert any(line.startswith("months:work: registered 26 is not done 23") for line in differences)
 
 
 async def test_the_search_finds_plaintext_in_every_type_of_key_and_what_is_deleted_in_the_aof() -> None:

@@ -15,7 +15,7 @@ from redis import Redis as Blocking
 from redis.asyncio import Redis
 
 from compose.tracked import demo
-from compose.tracked.outcome import read_outcome
+from compose.tracked.demo import read_outcome
 from compose.tracked.worker import WARM, Worker
 from penstock.testing.server import EmbeddedServer
 from tests.support.demos import ROOT, demonstrate

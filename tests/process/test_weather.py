@@ -8,8 +8,9 @@ import psutil
 import pytest
 from redis.asyncio import Redis
 
+from compose.outcome import Outcome
 from compose.weather import demo
-from compose.weather.outcome import Outcome, read_outcome
+from compose.weather.demo import read_outcome
 from tests.support.demos import ROOT, begun, demonstrate
 from tests.support.harness import until
 
@@ -144,9 +145,9 @@ BROKEN: list[tuple[Callable[["Redis"], Awaitable[None]], list[str]]] = [
     (
         miscount,
         [
-            "weather:alarm: taken 1,461 is not",
-            "weather:alarm: 1460 of 1461 counted as delivered",
-            "delivered: count is 4,383, its lists add up to 4,382",
+            "weather: weather:alarm: taken 1,461 is not",
+            "weather:alarm: 1,460 of 1,461 counted as delivered",
+            "weather: delivered: count is 4,383, its lists add up to 4,382",
         ],
     ),
     (forget, ["weather:pending:1: 1 left behind"]),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compose.ending import Ending
-from compose.jobs.outcome import Observed, Outcome
+from compose.jobs.outcome import Found, judge
 from compose.months import rows_by_month
 from penstock.accounting.tracked import TrackedAudit
 from penstock.jobs import Completion, DeadJob
@@ -34,12 +34,11 @@ def figures(month: str, begun: float) -> dict[str, Any]:
     }
 
 
-def sound() -> Outcome:
-    """Return the outcome of a run in which all was as promised."""
+def sound() -> Found:
+    """Return what is found after a run in which all was as promised."""
     error = {"name": "ValueError", "message": f"no rows of {NEVER}"}
     completed = [Completion("months", month, group, NOW) for month in MONTHS for group in ("statistics", "snow")]
     completed += [Completion("months", NEVER, "statistics", NOW, error), Completion("months", NEVER, "snow", NOW)]
-    seen = Observed(MONTHS, NEVER, "slow", 1, "Python", completed, "2012-01", "slow-3", has_killed=True)
     events = {
         "months 2012-01": Counter(registered=1, delivered=2, done=1),
         "months 2012-02": Counter(registered=1, delivered=2, failed=1, retry=1, done=1),
@@ -49,90 +48,98 @@ def sound() -> Outcome:
     never = {"request": NEVER, "statistics": {"error": error}, "snow": {"snow": 0, "worker": "node-2"}}
     errors = [{"attempt": number, "at": 1.0, "error": error} for number in (1, 2, 3)]
     dead = DeadJob("1-1", 0, "months", NEVER, "statistics", "1-0", 3, 1.0, errors, {"rows": b""}, [])
-    return Outcome(
-        seen,
-        [figures("2012-01", 1.0), figures("2012-02", 2.0), never],
-        events,
-        [dead],
-        {"tally@1": 2},
-        {"months, hfxbus:csr:snow": 0},
-        TrackedAudit("figures:worker", 4, {}, [], [], []),
-        Ending({"slow": -9, "statistics": 0}, {}, []),
+    return Found(
+        MONTHS,
+        NEVER,
+        killed_process="slow",
+        tallies=1,
+        snow="Python",
+        completed=completed,
+        killed="2012-01",
+        killed_worker="slow-3",
+        has_killed=True,
+        out=[figures("2012-01", 1.0), figures("2012-02", 2.0), never],
+        events=events,
+        dead=[dead],
+        results={"tally@1": 2},
+        pending={"months, hfxbus:csr:snow": 0},
+        audit=TrackedAudit("figures:worker", 4, {}, [], [], []),
+        ending=Ending({"slow": -9, "statistics": 0}, {}, []),
     )
 
 
 def test_a_run_as_promised_has_no_differences() -> None:
-    assert sound().differences == []
-    assert sound().figures()["holds"] is True
+    assert judge(sound()).differences == []
+    assert judge(sound()).figures()["holds"] is True
 
 
-def lose_month(outcome: Outcome) -> None:
-    del outcome.out[0]  # type: ignore[attr-defined]
+def lose_month(found: Found) -> None:
+    del found.out[0]  # type: ignore[attr-defined]
 
 
-def complete_twice(outcome: Outcome) -> None:
-    outcome.seen.completed.append(outcome.seen.completed[1])
+def complete_twice(found: Found) -> None:
+    found.completed.append(found.completed[1])
 
 
-def end_twice(outcome: Outcome) -> None:
-    Counter.update(outcome.events["months 2012-02"], done=1)
+def end_twice(found: Found) -> None:
+    Counter.update(found.events["months 2012-02"], done=1)
 
 
-def lie(outcome: Outcome) -> None:
-    outcome.out[0]["statistics"]["rainy"] += 1
+def lie(found: Found) -> None:
+    found.out[0]["statistics"]["rainy"] += 1
 
 
-def lie_of_snow(outcome: Outcome) -> None:
-    outcome.out[1]["snow"]["snow"] += 1
+def lie_of_snow(found: Found) -> None:
+    found.out[1]["snow"]["snow"] += 1
 
 
-def run_together(outcome: Outcome) -> None:
-    outcome.out[1]["statistics"]["from"] = 1.5
+def run_together(found: Found) -> None:
+    found.out[1]["statistics"]["from"] = 1.5
 
 
-def claim_nothing(outcome: Outcome) -> None:
-    outcome.events["months 2012-01"]["delivered"] = 1
+def claim_nothing(found: Found) -> None:
+    found.events["months 2012-01"]["delivered"] = 1
 
 
-def kill_nothing(outcome: Outcome) -> None:
-    outcome.seen.has_killed = False
+def kill_nothing(found: Found) -> None:
+    found.has_killed = False
 
 
-def done_by_the_dead(outcome: Outcome) -> None:
-    outcome.out[0]["statistics"]["worker"] = "slow-3"
+def done_by_the_dead(found: Found) -> None:
+    found.out[0]["statistics"]["worker"] = "slow-3"
 
 
-def retry_nothing(outcome: Outcome) -> None:
-    outcome.events["months 2012-02"].update(delivered=-1, failed=-1)
+def retry_nothing(found: Found) -> None:
+    found.events["months 2012-02"].update(delivered=-1, failed=-1)
 
 
-def bury_nothing(outcome: Outcome) -> None:
-    outcome.dead.clear()  # type: ignore[attr-defined]
+def bury_nothing(found: Found) -> None:
+    found.dead.clear()  # type: ignore[attr-defined]
 
 
-def tally_too_much(outcome: Outcome) -> None:
-    outcome.tallies["tally@1"] = 4  # type: ignore[index]
+def tally_too_much(found: Found) -> None:
+    found.results["tally@1"] = 4  # type: ignore[index]
 
 
-def tally_nothing(outcome: Outcome) -> None:
-    outcome.tallies.clear()  # type: ignore[attr-defined]
+def tally_nothing(found: Found) -> None:
+    found.results.clear()  # type: ignore[attr-defined]
 
 
-def leave_one(outcome: Outcome) -> None:
-    outcome.pending["months, hfxbus:csr:snow"] = 1  # type: ignore[index]
+def leave_one(found: Found) -> None:
+    found.pending["months, hfxbus:csr:snow"] = 1  # type: ignore[index]
 
 
-def end_badly(outcome: Outcome) -> None:
-    outcome.ending.statuses["statistics"] = 1
+def end_badly(found: Found) -> None:
+    found.ending.statuses["statistics"] = 1
 
 
-def survive(outcome: Outcome) -> None:
-    outcome.ending.statuses["slow"] = 0
+def survive(found: Found) -> None:
+    found.ending.statuses["slow"] = 0
 
 
-def break_sums(outcome: Outcome) -> None:
-    assert outcome.audit
-    outcome.audit.problems.append("registered 4 is not done 3")
+def break_sums(found: Found) -> None:
+    assert found.audit
+    found.audit.problems.append("registered 4 is not done 3")
 
 
 @pytest.mark.parametrize(
@@ -154,14 +161,14 @@ def break_sums(outcome: Outcome) -> None:
         (leave_one, ["months, hfxbus:csr:snow: 1 jobs are not done"]),
         (end_badly, ["statistics: exit status 1"]),
         (survive, ["slow: exit status 0"]),
-        (break_sums, ["registered 4 is not done 3"]),
+        (break_sums, ["figures:worker: registered 4 is not done 3"]),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_each_damage_is_named(damage: Callable[[Outcome], None], expected: list[str]) -> None:
-    outcome = sound()
-    damage(outcome)
-    found = outcome.differences
-    assert len(found) == len(expected), found
-    for line, begins in zip(found, expected, strict=True):
+def test_each_damage_is_named(damage: Callable[[Found], None], expected: list[str]) -> None:
+    found = sound()
+    damage(found)
+    lines = judge(found).differences
+    assert len(lines) == len(expected), lines
+    for line, begins in zip(lines, expected, strict=True):
         assert line.startswith(begins)

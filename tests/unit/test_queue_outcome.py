@@ -10,7 +10,7 @@ import pytest
 
 from compose.ending import Ending
 from compose.months import is_right, rows_by_month
-from compose.queue.outcome import Observed, Outcome
+from compose.queue.outcome import Found, judge
 from compose.queue.scan import Scan
 from compose.queue.worker import summary
 from penstock.accounting.tracked import TrackedAudit
@@ -27,15 +27,17 @@ def status(id: str, name: str, state: str = "done", reason: str | None = None, w
     return Status(id, int(id), state, 1, 0.0, result, reason=reason, name=name)
 
 
-def sound() -> Outcome:
-    """Return the outcome of a run in which all was as promised."""
+def sound() -> Found:
+    """Return what is found after a run in which all was as promised."""
     tasks = [status(str(number), name) for number, name in enumerate(MONTHS, start=1)]
     tasks += [status("4", "1812-02", "dead", "failed"), status("5", "2016-01", "dead", "cancelled")]
     events = {each.id: Counter({each.state: 1}) for each in tasks}
     events["1"] += Counter(timeout=1, failed=1)
     events["2"] += Counter(timeout=1)
-    seen = Observed(
+    return Found(
         MONTHS,
+        never="1812-02",
+        cancelled="2016-01",
         killed_worker="python",
         killed_process="worker-python",
         mark="mark",
@@ -46,71 +48,71 @@ def sound() -> Outcome:
         refused=Counter({("forged task token", 409): 40}),
         forger_had="2",
         killed="1",
+        events=events,
+        late=1,
+        scan=Scan(keys=30),
+        audit=TrackedAudit("months:work", 5, {}, [], [], []),
+        ending=Ending({"worker-python": -9, "queue-one": 0}, {}, []),
     )
-    audit, ending = (
-        TrackedAudit("months:work", 5, {}, [], [], []),
-        Ending({"worker-python": -9, "queue-one": 0}, {}, []),
-    )
-    return Outcome(seen, "1812-02", "2016-01", events, 1, audit, Scan(keys=30), ending)
 
 
 def test_a_run_as_promised_has_no_differences() -> None:
-    assert sound().differences == []
-    assert sound().figures()["holds"] is True
+    assert judge(sound()).differences == []
+    assert judge(sound()).figures()["holds"] is True
 
 
-def lose_task(outcome: Outcome) -> None:
-    del outcome.seen.tasks["2"]
+def lose_task(found: Found) -> None:
+    del found.tasks["2"]
 
 
-def double_end(outcome: Outcome) -> None:
-    outcome.seen.tasks["1"] = status("1", "2012-01")
-    Counter.update(outcome.events["1"], done=1)
+def double_end(found: Found) -> None:
+    found.tasks["1"] = status("1", "2012-01")
+    Counter.update(found.events["1"], done=1)
 
 
-def lie(outcome: Outcome) -> None:
-    outcome.seen.tasks["2"].result["rainy"] += 1
+def lie(found: Found) -> None:
+    found.tasks["2"].result["rainy"] += 1
 
 
-def double_reply(outcome: Outcome) -> None:
-    outcome.seen.replies.append(outcome.seen.replies[0])
+def double_reply(found: Found) -> None:
+    found.replies.append(found.replies[0])
 
 
-def open_reply(outcome: Outcome) -> None:
-    outcome.seen.replies[0] = json.dumps({"id": "2012-02", "state": "done", "result": 1})
+def open_reply(found: Found) -> None:
+    found.replies[0] = json.dumps({"id": "2012-02", "state": "done", "result": 1})
 
 
-def other_webhook(outcome: Outcome) -> None:
-    outcome.seen.received["taken"][0] = {"id": "2012-01", "state": "done", "result": {}}
+def other_webhook(found: Found) -> None:
+    found.received["taken"][0] = {"id": "2012-01", "state": "done", "result": {}}
 
 
-def lose_poll(outcome: Outcome) -> None:
-    outcome.seen.polled.clear()
+def lose_poll(found: Found) -> None:
+    found.polled.clear()
 
 
-def accept_forgery(outcome: Outcome) -> None:
-    outcome.seen.accepted.append("forged task token: POST /ack is answered 200, expected 409")
+def accept_forgery(found: Found) -> None:
+    found.accepted.append("forged task token: POST /ack is answered 200, expected 409")
 
 
-def done_by_the_dead(outcome: Outcome) -> None:
-    outcome.seen.tasks["1"].result["worker"] = "python"
+def done_by_the_dead(found: Found) -> None:
+    found.tasks["1"].result["worker"] = "python"
 
 
-def find_plaintext(outcome: Outcome) -> None:
-    outcome.scan.found.append("months:work:x: b'2012/01/01,0.0,'")
+def find_plaintext(found: Found) -> None:
+    found.scan.found.append("months:work:x: b'2012/01/01,0.0,'")
 
 
-def see_nothing(outcome: Outcome) -> None:
-    outcome.scan.unread.append("the AOF")
+def see_nothing(found: Found) -> None:
+    found.scan.unread.append("the AOF")
 
 
-def end_badly(outcome: Outcome) -> None:
-    outcome.ending.statuses["queue-one"] = 1
+def end_badly(found: Found) -> None:
+    found.ending.statuses["queue-one"] = 1
 
 
-def break_sums(outcome: Outcome) -> None:
-    assert outcome.audit
-    outcome.audit.problems.append("registered 5 is not done 4")
+def break_sums(found: Found) -> None:
+    assert found.audit
+    found.audit.problems.append("registered 5 is not done 4")
 
 
 @pytest.mark.parametrize(
@@ -128,28 +130,26 @@ def break_sums(outcome: Outcome) -> None:
         (find_plaintext, ["plaintext in months:work:x"]),
         (see_nothing, ["the AOF: the search does not even find what is there"]),
         (end_badly, ["queue-one: exit status 1"]),
-        (break_sums, ["registered 5 is not done 4"]),
+        (break_sums, ["months:work: registered 5 is not done 4"]),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_each_damage_is_named(damage: Callable[[Outcome], None], expected: list[str]) -> None:
-    outcome = sound()
-    damage(outcome)
-    found = outcome.differences
-    assert len(found) == len(expected), found
-    for line, begins in zip(found, expected, strict=True):
+def test_each_damage_is_named(damage: Callable[[Found], None], expected: list[str]) -> None:
+    found = sound()
+    damage(found)
+    lines = judge(found).differences
+    assert len(lines) == len(expected), lines
+    for line, begins in zip(lines, expected, strict=True):
         assert line.startswith(begins)
 
 
 def test_faults_that_did_not_happen_are_named() -> None:
-    outcome = sound()
-    outcome.seen.killed, outcome.seen.forger_had = None, None
-    outcome.seen.refused.clear()
-    outcome.seen.received["refused"] = 0
-    found = replace(
-        outcome, late=0, events={id: Counter(done=1) for id in "123"} | {id: Counter(dead=1) for id in "45"}
-    )
-    assert found.differences == [
+    found = sound()
+    found.killed, found.forger_had = None, None
+    found.refused.clear()
+    found.received["refused"] = 0
+    found = replace(found, late=0, events={id: Counter(done=1) for id in "123"} | {id: Counter(dead=1) for id in "45"})
+    assert judge(found).differences == [
         "no webhook was refused at first",
         "the killed worker had no task",
         "the forger had no task",

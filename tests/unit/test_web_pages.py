@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from compose.ending import Ending
+from compose.outcome import Outcome
 from compose.web.client import Broken, Client
+from compose.web.demo import judge
 from compose.web.load import Load, Step
-from compose.web.outcome import Outcome
 from compose.web.pages import Pages
-from compose.web.show import show
 from penstock.accounting.audit import Audit, Output
 
 ROWS = Path("compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
@@ -86,7 +86,7 @@ async def test_a_load_counts_what_was_answered_otherwise_than_expected() -> None
 def outcome(steps: list[Step], *, confirmed: list[str], kept: list[str], dead: int = 0, status: int = 0) -> Outcome:
     counts = {"timeout": 0, "retry": 0, "dead": dead}
     audits = {"web:router": SOUND}
-    return Outcome(steps, Counter(confirmed), Counter(kept), audits, counts, Ending({"router": status}, {}, []))
+    return judge(steps, Counter(confirmed), Counter(kept), audits, counts, Ending({"router": status}, {}, []))
 
 
 def test_an_outcome_names_every_difference() -> None:
@@ -108,7 +108,7 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
     out = StringIO()
     works = [Output(f"web:work:{each}", 1_388, 1_388, 0, 0, 0) for each in (1, 2)]
     audits = {"web:balance": Audit("web:balance", 1, {}, works, [], [])}
-    show(Outcome(steps, Counter(), Counter(), audits, Counter(), Ending({}, {}, [])), Console(file=out, width=60))
+    judge(steps, Counter(), Counter(), audits, Counter(), Ending({}, {}, [])).show(Console(file=out, width=60))
     assert "…" not in out.getvalue()
     assert out.getvalue().count("1,388") == 4
     assert "5.590" in out.getvalue()

@@ -1,6 +1,5 @@
 """Keys of the sites composition, on the servers of all three sites."""
 
-import re
 from typing import Final
 
 from compose.keyspace import Keyspace
@@ -10,12 +9,11 @@ SOURCE: Final = "sites:in"
 FANOUT: Final = Keys("sites:mpush")
 LINKS: Final = {name: Keys(f"sites:vpush:{name}") for name in ("two", "three")}
 """Sites that site one sends to, each with the namespace of its vpush."""
-
 KEYSPACE: Final = Keyspace(
     "sites",
-    namespaces=(FANOUT.namespace, *(keys.namespace for keys in LINKS.values())),
-    pattern=re.compile(r"sites:(in|(for|mpush|vpush):.+|(two|three)(:from:.+)?)", re.DOTALL),
-    in_flight=re.compile(r"sites:(in|for:(two|three)|(mpush|vpush:(two|three)):(pending(:.+)?|dead))", re.DOTALL),
+    (FANOUT, *LINKS.values()),
+    keys="in|(for|mpush|vpush):.+|(two|three)(:from:.+)?",
+    in_flight="in|for:(two|three)|(mpush|vpush:(two|three)):(pending(:.+)?|dead)",
 )
 
 
