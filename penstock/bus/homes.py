@@ -1,12 +1,13 @@
 """Which of several servers has each queue and object."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.bus.instance import Instance
 from penstock.encoding import encoded
-from penstock.errors import Refused
+from penstock.errors import Refused, Unavailable
 from penstock.retry import Patience
 
 MAX_CACHED: Final = 100_000
@@ -60,8 +61,9 @@ class Homes:
         """Return the server that has the metadata ``key``, None if none has; wait while its queue is being moved.
 
         The first that has it is enough; that none has it, all must say. Raise ``Unavailable`` if that takes longer
-        than the patience.
+        than the patience, or if the bus is being disconnected.
         """
+        begun = time.monotonic()
         async with self._patience.bounded(self._why):
             while True:
                 found, moves = await self._having(key)
@@ -70,6 +72,8 @@ class Homes:
                     return self._known[key]
                 if not moves:
                     return None
+                if time.monotonic() - begun > self._patience.most():
+                    raise Unavailable(self._why())
                 await asyncio.sleep(LOCATE_SECONDS)
 
     def forget(self, key: str) -> None:
