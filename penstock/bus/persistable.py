@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from penstock.bus.instance import Instance
 from penstock.bus.keys import object_key
+from penstock.bus.numbers import MAX_TTL, is_whole
 from penstock.bus.scripts import SAVE
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError, Unreadable, WrongCall
@@ -90,8 +91,8 @@ class Persistable:
 
     async def persist(self, ttl: int = TTL) -> None:
         """Keep the object alive from now on: it lives for ``ttl`` seconds after ``unpersist`` or the end of the bus."""
-        if ttl < 1 or ttl != int(ttl):
-            raise WrongCall(f"ttl={ttl}: expected whole seconds from 1 on")
+        if not is_whole(ttl, 1, MAX_TTL):
+            raise WrongCall(f"ttl={ttl!r}: expected whole seconds from 1 to 10^9")
         self.seconds = int(ttl)
         await self._touch()
         if self._keeper is None:

@@ -145,8 +145,8 @@ async def test_BQ_53_persist_keeps_it_alive_until_unpersist(bus: Bus, redis: "Re
     await redis.expire(KEY, 1_000)
     await asyncio.sleep(2.2)  # timing: nothing may happen
     assert await redis.ttl(KEY) > 6
-    for ttl in (0, -1, 1.5):
-        with pytest.raises(WrongCall):
+    for ttl in (0, -1, 1.5, math.inf, math.nan, None, "5", 10**10):
+        with pytest.raises(WrongCall, match="ttl="):
             await kept.persist(ttl)  # type: ignore[arg-type]  # on purpose
 
 
