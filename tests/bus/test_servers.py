@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from penstock.errors import Unauthorized, Unavailable
+from penstock.testing.proxy import Proxy
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached, heard, lose_patience, take
 from tests.support.harness import PATIENCE, eventually
@@ -102,6 +103,22 @@ async def test_BQ_D03_a_queue_is_found_while_another_server_is_down(pair: list[E
     await asyncio.to_thread(pair[down].stop)
     async with Bus(*urls(pair), patience=3_600) as bus, asyncio.timeout(PATIENCE):
         assert await take(await attached(bus, name=name), 1) == [(1, b"x")]
+
+
+async def test_of_two_servers_that_have_a_queue_clients_find_the_first(pair: list[EmbeddedServer]) -> None:
+    for each in pair:
+        async with Bus(each.url) as bus:
+            await attached(bus, "x", name=SECOND)
+    async with Proxy(pair[0].port) as slow, Bus(f"redis://{slow.address}/0", pair[1].url) as bus:
+        await eventually(lambda: all(each.is_up for each in bus.instances))
+        slow.delay = 0.05
+        assert (await attached(bus, name=SECOND)).instance is bus.first
+        os.kill(pair[0].pid, signal.SIGSTOP)  # one that does not answer keeps nobody from the other
+        try:
+            async with asyncio.timeout(PATIENCE):
+                assert (await attached(bus, name=SECOND)).instance is bus.instances[1]
+        finally:
+            os.kill(pair[0].pid, signal.SIGCONT)
 
 
 async def test_BQ_D03_a_server_that_does_not_answer_is_waited_for(pair: list[EmbeddedServer]) -> None:
