@@ -68,7 +68,7 @@ class Instance:
         """When (monotonic) a connection was last lost."""
         self._patience, self._buffer, self._changed = patience, buffer, changed
         self._waiting = 0
-        self.reason: Exception = ConnectionError(f"{self.address} was not reached yet")
+        self.reason: Exception = ConnectionError("it was not reached yet")
         self._wire = Wire(url, name, self._lost)
         self.subscriber = Subscriber(url, name, self._lost)
         self._writer = Writer(url, name, self._lost, level) if level else None

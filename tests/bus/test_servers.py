@@ -137,6 +137,19 @@ async def test_BQ_D03_a_server_that_does_not_answer_is_waited_for(pair: list[Emb
     assert not exists(pair[1], FIRST)
 
 
+async def test_an_error_names_a_server_that_was_not_reached_once(pair: list[EmbeddedServer]) -> None:
+    os.kill(pair[1].pid, signal.SIGSTOP)
+    try:
+        async with Bus(*urls(pair)) as bus:
+            lose_patience(bus, 0.5)
+            with pytest.raises(Unavailable) as raised:
+                await bus.queue(SECOND).attach()
+    finally:
+        os.kill(pair[1].pid, signal.SIGCONT)
+    assert str(raised.value).endswith(f"{pair[1].url}: it was not reached yet")
+    assert str(raised.value).count(pair[1].url) == 1
+
+
 async def test_BQ_09_queues_are_found_after_a_server_was_added(pair: list[EmbeddedServer]) -> None:
     names = [f"q{number}" for number in range(20)]
     async with Bus(*urls(pair)) as bus:
