@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TTL: Final = 60
 """Seconds that an object lives that was saved and is not kept alive."""
+MASK: Final = "**********"
+"""What pydantic writes for a secret."""
 _log: Final = Log("penstock.bus")
 
 
@@ -52,7 +54,8 @@ class Persistable:
     async def save(self) -> bool:
         """Write the fields that have changed; return False, and write nothing, if none has.
 
-        Write all if the object has expired meanwhile. Raise ``WrongCall`` if a field is no JSON value, as NaN is none.
+        Write all if the object has expired meanwhile. Raise ``WrongCall`` if a field is no JSON value, as NaN is none,
+        or holds a ``SecretStr``.
         """
         texts = self._texts()
         changed = {name: text for name, text in texts.items() if self._clean.get(name) != text}
@@ -61,6 +64,8 @@ class Persistable:
         for name, text in changed.items():
             if "null" in text or "N" in text or "I" in text:  # what NaN and infinity are written as
                 self._check_finite(name)
+            if MASK in text and self._types[name].validate_json(text) != getattr(self.value, name):
+                raise WrongCall(f"field {name} of {self._key} holds a secret, which is masked in JSON: keep it as str")
         if not await self._write(changed, whole=len(changed) == len(texts)):
             await self._write(texts, whole=True)
         self._clean |= texts
@@ -70,7 +75,8 @@ class Persistable:
         """Read all fields, over unsaved changes; return False, and change nothing, if the object does not exist.
 
         A field that is missing there keeps its value. Raise ``Unreadable`` if one is not of its declared type, or
-        breaks a constraint of its own, as ``Field(gt=0)``; validators of a whole model are not called.
+        breaks a constraint of its own, as ``Field(gt=0)``; validators of a whole model are not called. Raise
+        ``WrongCall`` if a field cannot be set.
         """
         found = await self._read()
         values, clean = dict[str, Any](), dict[str, str]()
@@ -84,7 +90,10 @@ class Persistable:
             except (ValidationError, ValueError) as error:
                 raise Unreadable(f"field {name} of {self._key} holds {text[:100]!r}: {error}") from None
         for name, value in values.items():
-            setattr(self.value, name, value)
+            try:
+                setattr(self.value, name, value)
+            except (AttributeError, ValueError) as error:  # it is frozen, or its own validator refuses the value
+                raise WrongCall(f"field {name} of {type(self.value).__name__} cannot be set: {error}") from None
         if found:
             self._clean = clean
         return bool(found)
