@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.bus.numbers import MAX_ID
 from penstock.bus.scripts import ACK
 from penstock.errors import Fenced, Gone, WrongCall
+from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_ACKED: Final = 1_000
 """Maximum number of messages that one script forgets."""
+_log: Final = Log("penstock.bus")
 
 
 class Acks:
@@ -83,3 +85,9 @@ def _resolve(acks: "dict[asyncio.Future[None], int]", error: Exception | None) -
                 future.set_exception(error)
             else:
                 future.set_result(None)
+
+
+def log_failure(acknowledged: "asyncio.Future[None]") -> None:
+    """Log why an ``ack`` that nobody waits for has failed."""
+    if not acknowledged.cancelled() and (error := acknowledged.exception()):
+        _log.warning("not acknowledged", reason=str(error))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, overload
 
 from redis.exceptions import RedisError
 
+from penstock.bus.acks import log_failure
 from penstock.bus.consumption import Consumption
 from penstock.bus.events import Emitter, Handler
 from penstock.bus.handover import Handover
@@ -220,7 +221,7 @@ class Channel(Emitter):
                     continue
                 await self._control(kind)
                 if self._reliable and self._incoming is not None and (last := self._then_settled(0)):
-                    self._incoming.ack(last).add_done_callback(_log_failure)
+                    self._incoming.ack(last).add_done_callback(log_failure)
                 if kind == END:
                     await self._left()
                     self.emit("disconnect")
@@ -260,8 +261,3 @@ class Channel(Emitter):
             del self._unacknowledged[each]
             last = max(last, each)
         return last
-
-
-def _log_failure(acknowledged: "asyncio.Future[None]") -> None:
-    if not acknowledged.cancelled() and (error := acknowledged.exception()):
-        _log.warning("not acknowledged", reason=str(error))

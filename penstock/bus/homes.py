@@ -1,16 +1,19 @@
 """Which of several servers has each queue and object."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.bus.instance import Instance
 from penstock.encoding import encoded
-from penstock.errors import Refused
+from penstock.errors import Refused, Unavailable
 from penstock.retry import Patience
 
 MAX_CACHED: Final = 100_000
 """Maximum number of names whose server is remembered."""
+AWAY_SECONDS: Final = 0.5
+"""Seconds between two looks whether a server that has not replied is away."""
 LOCATE_SECONDS: Final = 0.03
 """Seconds between two looks at a queue that is being moved."""
 
@@ -60,8 +63,9 @@ class Homes:
         """Return the server that has the metadata ``key``, None if none has; wait while its queue is being moved.
 
         The first that has it is enough; that none has it, all must say. Raise ``Unavailable`` if that takes longer
-        than the patience.
+        than the patience, or if the bus is being disconnected.
         """
+        begun = time.monotonic()
         async with self._patience.bounded(self._why):
             while True:
                 found, moves = await self._having(key)
@@ -70,6 +74,8 @@ class Homes:
                     return self._known[key]
                 if not moves:
                     return None
+                if time.monotonic() - begun > self._patience.most():
+                    raise Unavailable(self._why())
                 await asyncio.sleep(LOCATE_SECONDS)
 
     def forget(self, key: str) -> None:
@@ -103,15 +109,21 @@ class Homes:
     async def _first(
         self, wanted: Callable[[Any], bool], command: str, key: str, *words: str, waits: bool = True
     ) -> int | None:
-        """Return the place of the first server whose reply is ``wanted``; None once all have replied otherwise."""
+        """Return the place of the first server whose reply is ``wanted``; None once all have replied otherwise.
+
+        One that is away is passed over if a later one has such a reply.
+        """
         asks = [each.command if waits else each.command_now for each in self._instances]
         asked = [asyncio.ensure_future(ask(command, encoded(key), *words)) for ask in asks]
         waiting = {*asked}
         try:
             while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                _, waiting = await asyncio.wait(waiting, timeout=AWAY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for place, each in enumerate(asked):
-                    if each in done and not each.exception() and wanted(each.result()):
+                    if not each.done():
+                        if not self._instances[place].is_away:
+                            break
+                    elif not each.exception() and wanted(each.result()):
                         return place
             for each in asked:
                 each.result()  # raises if one has failed: it may have the key

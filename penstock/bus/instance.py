@@ -68,7 +68,7 @@ class Instance:
         """When (monotonic) a connection was last lost."""
         self._patience, self._buffer, self._changed = patience, buffer, changed
         self._waiting = 0
-        self.reason: Exception = ConnectionError(f"{self.address} was not reached yet")
+        self.reason: Exception = ConnectionError("it was not reached yet")
         self._wire = Wire(url, name, self._lost)
         self.subscriber = Subscriber(url, name, self._lost)
         self._writer = Writer(url, name, self._lost, level) if level else None
@@ -116,9 +116,7 @@ class Instance:
         """As ``run_once``; if the script was ``sent``, run it only if the server has not executed it."""
         if sent is not None:
             try:
-                return await sent
-            except LostReply as error:
-                raise _unconfirmed(error) from error
+                return await _once(lambda: sent)
             except (AuthenticationError, NoPermissionError) as error:
                 raise self._refused(error) from error
             except NoScriptError:
@@ -133,14 +131,7 @@ class Instance:
 
     async def run_once(self, script: Script, **named: Any) -> Any:
         """As ``run``, for a script that must not run twice: raise ``Unconfirmed`` if its reply was lost."""
-
-        async def once() -> Any:
-            try:
-                return await script(self._wire, **named)  # type: ignore[arg-type]  # all that it needs
-            except LostReply as error:
-                raise _unconfirmed(error) from error
-
-        return await self.call(once)
+        return await self.call(partial(_once, partial(script, self._wire, **named)))  # type: ignore[arg-type]  # all that it needs
 
     async def run_durably(self, script: Script, **named: Any) -> Any:
         """As ``run_once``, and wait until what was written is durable.
@@ -151,11 +142,7 @@ class Instance:
         assert writer
 
         async def once() -> tuple[object, Any]:
-            link = writer.link
-            try:
-                return link, await script(writer, **named)  # type: ignore[arg-type]  # all that it needs
-            except LostReply as error:
-                raise _unconfirmed(error) from error
+            return writer.link, await _once(partial(script, writer, **named))  # type: ignore[arg-type]  # all that it needs
 
         link, result = await self.call(once)
         await writer.confirm(link)
@@ -203,14 +190,7 @@ class Instance:
 
     async def command_once(self, name: str, key: bytes, *words: bytes | str | int) -> Any:
         """As ``command``, for one that must not run twice: raise ``Unconfirmed`` if its reply was lost."""
-
-        async def once() -> Any:
-            try:
-                return await self._execute(name, key, *words)
-            except LostReply as error:
-                raise _unconfirmed(error) from error
-
-        return await self.call(once)
+        return await self.call(partial(_once, partial(self._execute, name, key, *words)))
 
     async def _execute(self, name: str, key: bytes, *words: bytes | str | int) -> Any:
         try:
@@ -330,8 +310,12 @@ class Instance:
             self._changed(self, error)
 
 
-def _unconfirmed(error: LostReply) -> Unconfirmed:
-    return Unconfirmed(f"it may have been executed or not: {error}")
+async def _once(call: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``call`` does, which must not run twice. Raise ``Unconfirmed`` if its reply was lost."""
+    try:
+        return await call()
+    except LostReply as error:
+        raise Unconfirmed(f"it may have been executed or not: {error}") from error
 
 
 def check_url(url: str) -> None:

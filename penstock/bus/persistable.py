@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from penstock.bus.instance import Instance
 from penstock.bus.keys import object_key
+from penstock.bus.numbers import MAX_TTL, is_whole
 from penstock.bus.scripts import SAVE
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError, Unreadable, WrongCall
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 TTL: Final = 60
 """Seconds that an object lives that was saved and is not kept alive."""
+MASK: Final = "**********"
+"""What pydantic writes for a secret."""
 _log: Final = Log("penstock.bus")
 
 
@@ -51,7 +54,8 @@ class Persistable:
     async def save(self) -> bool:
         """Write the fields that have changed; return False, and write nothing, if none has.
 
-        Write all if the object has expired meanwhile. Raise ``WrongCall`` if a field is no JSON value, as NaN is none.
+        Write all if the object has expired meanwhile. Raise ``WrongCall`` if a field is no JSON value, as NaN is none,
+        or holds a ``SecretStr``.
         """
         texts = self._texts()
         changed = {name: text for name, text in texts.items() if self._clean.get(name) != text}
@@ -60,6 +64,8 @@ class Persistable:
         for name, text in changed.items():
             if "null" in text or "N" in text or "I" in text:  # what NaN and infinity are written as
                 self._check_finite(name)
+            if MASK in text and self._types[name].validate_json(text) != getattr(self.value, name):
+                raise WrongCall(f"field {name} of {self._key} holds a secret, which is masked in JSON: keep it as str")
         if not await self._write(changed, whole=len(changed) == len(texts)):
             await self._write(texts, whole=True)
         self._clean |= texts
@@ -69,7 +75,8 @@ class Persistable:
         """Read all fields, over unsaved changes; return False, and change nothing, if the object does not exist.
 
         A field that is missing there keeps its value. Raise ``Unreadable`` if one is not of its declared type, or
-        breaks a constraint of its own, as ``Field(gt=0)``; validators of a whole model are not called.
+        breaks a constraint of its own, as ``Field(gt=0)``; validators of a whole model are not called. Raise
+        ``WrongCall`` if a field cannot be set.
         """
         found = await self._read()
         values, clean = dict[str, Any](), dict[str, str]()
@@ -83,15 +90,18 @@ class Persistable:
             except (ValidationError, ValueError) as error:
                 raise Unreadable(f"field {name} of {self._key} holds {text[:100]!r}: {error}") from None
         for name, value in values.items():
-            setattr(self.value, name, value)
+            try:
+                setattr(self.value, name, value)
+            except (AttributeError, ValueError) as error:  # it is frozen, or its own validator refuses the value
+                raise WrongCall(f"field {name} of {type(self.value).__name__} cannot be set: {error}") from None
         if found:
             self._clean = clean
         return bool(found)
 
     async def persist(self, ttl: int = TTL) -> None:
         """Keep the object alive from now on: it lives for ``ttl`` seconds after ``unpersist`` or the end of the bus."""
-        if ttl < 1 or ttl != int(ttl):
-            raise WrongCall(f"ttl={ttl}: expected whole seconds from 1 on")
+        if not is_whole(ttl, 1, MAX_TTL):
+            raise WrongCall(f"ttl={ttl!r}: expected whole seconds from 1 to 10^9")
         self.seconds = int(ttl)
         await self._touch()
         if self._keeper is None:

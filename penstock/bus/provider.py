@@ -63,6 +63,7 @@ class Provider(Role):
     async def begin(self) -> None:
         await self.requests.attach(ttl=self._ttl)
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        started.add_done_callback(lambda each: each.exception())  # nobody may wait for it
         self._bus.ends_with(self._service)
         self._runs = self._bus.spawn(self._serve(started))
         await asyncio.shield(started)

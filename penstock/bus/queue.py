@@ -128,6 +128,8 @@ class Queue(Attached, Described):
         while handling is slow. While a consumption runs, a call with the same options returns it; raise ``WrongCall``
         for others.
         """
+        if not self._bus.leaves:  # after `disconnect` the loop raises Unavailable
+            self._bus.check_connected()
         mode = Mode.of(options)
         if self.consumptions and not self.consumptions[-1].ends:
             return running(self.consumptions[-1], mode)

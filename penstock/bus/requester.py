@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.bus.acks import MAX_ACKED
+from penstock.bus.acks import MAX_ACKED, log_failure
 from penstock.bus.keys import direct_channel
 from penstock.bus.message import Message
 from penstock.bus.queue import Queue
@@ -42,7 +42,7 @@ class Requester(Role):
     """It has a queue of its own for the answers, and a channel on which it hears small ones at once.
 
     Those are in the queue, too, until it has heard them: one that is missed, e.g. while its connection is cut, is taken
-    from there.
+    from there. What is taken is kept until it is acknowledged, so a lost reply costs no part of an answer.
     """
 
     def __init__(self, service: "Service", ttl: int) -> None:
@@ -70,7 +70,7 @@ class Requester(Role):
         self._bus.ends_with(self._service)
 
     async def _consume(self) -> None:
-        self._noted, self._consumption = 0, self.replies.consume()
+        self._noted, self._consumption = 0, self.replies.consume(reliable=True)
         await self._consumption
 
     async def end(self) -> None:
@@ -176,6 +176,7 @@ class Requester(Role):
 
     def _note_reply(self, message: Message) -> None:
         self._noted = max(self._noted, message.id)
+        message.ack().add_done_callback(log_failure)
         with suppress(ValueError):
             self._note_answer(message.json())
 

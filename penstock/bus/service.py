@@ -1,6 +1,7 @@
 """A service: requests over one queue, answers over one queue of each requester."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -92,7 +93,7 @@ class Service(Emitter):
 
         Raise ``RequestTimeout`` after ``timeout`` seconds without one, and ``RequestFailed`` if the provider failed.
         """
-        requester = self._requester()
+        requester = self._requester(timeout)
         with requester.exchange() as exchange:
             return (await requester.ask(data, timeout, exchange)).get("reply")
 
@@ -101,7 +102,7 @@ class Service(Emitter):
 
         Raise as ``request`` does; ``RequestFailed``, too, once 1,000 parts wait to be read.
         """
-        requester = self._requester()
+        requester = self._requester(timeout)
         with requester.exchange() as exchange:
             part = await requester.ask(data, timeout, exchange)
             while part.get("partial"):
@@ -112,7 +113,7 @@ class Service(Emitter):
 
     async def notify(self, data: Any, *, timeout: float = TIMEOUT) -> None:  # noqa: ASYNC109  # part of the request
         """Send a request that wants no answer; a provider that comes to it after ``timeout`` seconds drops it."""
-        await self._requester().notify(data, timeout)
+        await self._requester(timeout).notify(data, timeout)
 
     async def disconnect(self, grace: float = 0.0) -> None:
         """Leave: take no more requests, and wait up to ``grace`` seconds for those in hand, or for answers."""
@@ -151,7 +152,9 @@ class Service(Emitter):
             await self.disconnect()
             raise
 
-    def _requester(self) -> Requester:
+    def _requester(self, timeout: object) -> Requester:
         if not isinstance(self.role, Requester):
             raise WrongCall(f"service {self.name}: expected `connect` before a request")
+        if not isinstance(timeout, int | float) or not math.isfinite(timeout):
+            raise WrongCall(f"timeout={timeout!r}: expected seconds")
         return self.role

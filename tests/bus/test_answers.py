@@ -12,7 +12,8 @@ from penstock.bus.answers import MAX_DIRECT, Answers
 from penstock.bus.requester import Requester
 from penstock.encoding import decoded
 from tests.bus.given import attached
-from tests.support.harness import eventually
+from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
+from tests.support.harness import PATIENCE, eventually
 
 
 async def connected(bus: Bus, handler: Any = lambda request: request.data) -> Service:
@@ -94,6 +95,30 @@ async def test_parts_of_an_answer_stay_in_order_whatever_their_size(bus: Bus) ->
 
     asks = await connected(bus, in_parts)
     assert [len(part) async for part in asks.stream(None, timeout=60)] == [1, 2 * MAX_DIRECT, 1, 2 * MAX_DIRECT]
+
+
+@pytest.mark.parametrize("nth", range(3))
+async def test_no_part_of_an_answer_is_lost_with_the_reply_that_brought_it(bus: Bus, redis: "Redis", nth: int) -> None:
+    goes_on = asyncio.Event()
+
+    async def in_parts(_: Any) -> Any:
+        for number in range(10):
+            yield number
+            await goes_on.wait()
+            await asyncio.sleep(0.01)
+
+    await (await connected(bus, in_parts)).disconnect()  # the server knows the scripts, too, then
+    with CommandProxy(redis.connection_pool.connection_kwargs["port"]) as proxy:
+        async with Bus(proxy.url) as far:
+            asks, parts = far.service("echo"), list[int]()
+            await asks.connect()
+            async for part in asks.stream(None, timeout=PATIENCE):
+                parts.append(part)
+                if not goes_on.is_set():
+                    proxy.inject(CommandFault(Kind.CUT_BEFORE_REPLY, "EVALSHA", proxy.commands.count("EVALSHA") + nth))
+                    goes_on.set()
+    assert proxy.met
+    assert parts == [*range(10)]
 
 
 async def test_a_requester_that_does_not_listen_takes_its_answer_from_the_queue(bus: Bus, redis: "Redis") -> None:

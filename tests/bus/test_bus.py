@@ -71,6 +71,8 @@ async def test_BQ_02_a_second_connect_and_calls_before_the_first_are_refused(red
             await call()
     with pytest.raises(WrongCall, match="not connected"):
         bus.queue("foo").push("x")
+    with pytest.raises(WrongCall, match="not connected"):
+        bus.queue("foo").consume()
     async with bus:
         with pytest.raises(WrongCall, match="connected already"):
             await bus.connect()

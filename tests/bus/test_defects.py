@@ -33,7 +33,7 @@ async def test_BQ_D06_a_second_consumer_that_is_refused_takes_nothing(bus: Bus, 
     await queue.consume(reliable=True, exclusive=True)
     await eventually(lambda: queue.consumed == 3)
     for options in ({"exclusive": True}, {"exclusive": True, "after_id": 3}, {"after_id": 3}, {}):
-        with pytest.raises(Occupied):
+        with pytest.raises(Occupied, match=r"^bus:queue:foo:consumer: another consumer has the queue for \d+ s more"):
             await other.consume(reliable=True, **options)
     assert await redis.lrange(queue.keys[3], 0, -1) == [b"1", b"a", b"2", b"b", b"3", b"c"]
 

@@ -58,10 +58,10 @@ async def test_BQ_D18_a_change_during_a_save_is_not_lost(bus: Bus, redis: "Redis
     thing = Thing()
     kept = bus.persistable("obj", thing)
     saving = asyncio.ensure_future(kept.save())
-    while not await redis.exists("bus:persisted:obj"):
-        thing.foo += "."
-    await saving
+    await asyncio.sleep(0)  # the save is under way
     thing.foo = "two"
+    assert await saving
+    assert await redis.hget("bus:persisted:obj", "foo") != b'"two"'
     assert kept.dirty == {"foo"}
     assert await kept.save()
     assert await redis.hget("bus:persisted:obj", "foo") == b'"two"'

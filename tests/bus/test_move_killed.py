@@ -10,8 +10,10 @@ from redis.asyncio import Redis
 from penstock.bus import Bus
 from penstock.bus.instance import Instance
 from penstock.bus.move import Mover, Step
+from penstock.errors import Unavailable
 from penstock.script import Script
 from tests.bus.moving import Killable, Killed, filled, interrupted, left_behind, move, state, under_load
+from tests.support.harness import PATIENCE
 
 
 @pytest.fixture
@@ -121,6 +123,20 @@ async def test_clients_wait_for_a_killed_move_and_go_on_with_the_next(
         await move(bus, 1 - home)
     assert got["orders"] == [f"orders {number}" for number in range(300)]
     assert await left_behind(servers) == []
+
+
+async def test_a_bus_that_waits_without_end_is_disconnected_though_a_move_was_killed(
+    two: list[str], servers: list["Redis"]
+) -> None:
+    async with Bus(*two, patience=None) as bus:
+        queue = await filled(bus, "orders", 1)
+        await servers[0].hset("bus:queue:orders:metadata", "moving", "carried x 127.0.0.1:1")
+        pushing = queue.push("x")
+        await asyncio.sleep(0.1)  # timing: the push waits
+        async with asyncio.timeout(PATIENCE):
+            await bus.disconnect()
+    with pytest.raises(Unavailable, match="run `penstock bus move` again"):
+        await pushing
 
 
 @pytest.mark.parametrize("at", range(8))

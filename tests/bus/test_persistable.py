@@ -3,11 +3,11 @@
 import asyncio
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pydantic.dataclasses
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr, model_validator
 from redis.asyncio import Redis
 
 from penstock.bus import Bus
@@ -145,8 +145,8 @@ async def test_BQ_53_persist_keeps_it_alive_until_unpersist(bus: Bus, redis: "Re
     await redis.expire(KEY, 1_000)
     await asyncio.sleep(2.2)  # timing: nothing may happen
     assert await redis.ttl(KEY) > 6
-    for ttl in (0, -1, 1.5):
-        with pytest.raises(WrongCall):
+    for ttl in (0, -1, 1.5, math.inf, math.nan, None, "5", 10**10):
+        with pytest.raises(WrongCall, match="ttl="):
             await kept.persist(ttl)  # type: ignore[arg-type]  # on purpose
 
 
@@ -230,6 +230,38 @@ async def test_BQ_51_what_is_no_json_is_refused_before_it_is_saved(bus: Bus, red
         await bus.persistable("obj", value).save()
     assert await redis.exists(KEY) == 0
     await bus.persistable("obj", Wide(values=[None, "NaN", "Infinity"])).save()
+
+
+class Login(BaseModel):
+    password: SecretStr = SecretStr("x")
+    former: list[SecretStr] = []
+
+
+async def test_a_secret_that_json_would_mask_is_refused(bus: Bus, redis: "Redis") -> None:
+    for value in (Login(), Login(password=SecretStr(""), former=[SecretStr("y")])):
+        with pytest.raises(WrongCall, match=r"holds a secret, which is masked in JSON"):
+            await bus.persistable("obj", value).save()
+    assert await redis.exists(KEY) == 0
+    await bus.persistable("obj", Wide(values="**********")).save()
+
+
+@dataclass(frozen=True)
+class Frozen:
+    name: str = "a"
+
+
+class Checked(Model, validate_assignment=True):
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        assert self.name == "a"
+        return self
+
+
+@pytest.mark.parametrize("value", [Frozen(), Checked()])
+async def test_an_object_whose_fields_cannot_be_set_says_which(bus: Bus, redis: "Redis", value: Any) -> None:
+    await redis.hset(KEY, "name", '"b"')
+    with pytest.raises(WrongCall, match=f"field name of {type(value).__name__} cannot be set"):
+        await bus.persistable("obj", value).load()
 
 
 async def test_a_class_in_place_of_an_object_is_refused(bus: Bus) -> None:

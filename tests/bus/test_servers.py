@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from penstock.errors import Unauthorized, Unavailable
+from penstock.testing.proxy import Proxy
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached, heard, lose_patience, take
 from tests.support.harness import PATIENCE, eventually
@@ -104,6 +105,22 @@ async def test_BQ_D03_a_queue_is_found_while_another_server_is_down(pair: list[E
         assert await take(await attached(bus, name=name), 1) == [(1, b"x")]
 
 
+async def test_of_two_servers_that_have_a_queue_clients_find_the_first(pair: list[EmbeddedServer]) -> None:
+    for each in pair:
+        async with Bus(each.url) as bus:
+            await attached(bus, "x", name=SECOND)
+    async with Proxy(pair[0].port) as slow, Bus(f"redis://{slow.address}/0", pair[1].url) as bus:
+        await eventually(lambda: all(each.is_up for each in bus.instances))
+        slow.delay = 0.05
+        assert (await attached(bus, name=SECOND)).instance is bus.first
+        os.kill(pair[0].pid, signal.SIGSTOP)  # one that does not answer keeps nobody from the other
+        try:
+            async with asyncio.timeout(PATIENCE):
+                assert (await attached(bus, name=SECOND)).instance is bus.instances[1]
+        finally:
+            os.kill(pair[0].pid, signal.SIGCONT)
+
+
 async def test_BQ_D03_a_server_that_does_not_answer_is_waited_for(pair: list[EmbeddedServer]) -> None:
     async with Bus(*urls(pair)) as bus:
         await attached(bus, "x", name=FIRST)
@@ -118,6 +135,19 @@ async def test_BQ_D03_a_server_that_does_not_answer_is_waited_for(pair: list[Emb
             os.kill(pair[0].pid, signal.SIGCONT)
         assert await attaching is True
     assert not exists(pair[1], FIRST)
+
+
+async def test_an_error_names_a_server_that_was_not_reached_once(pair: list[EmbeddedServer]) -> None:
+    os.kill(pair[1].pid, signal.SIGSTOP)
+    try:
+        async with Bus(*urls(pair)) as bus:
+            lose_patience(bus, 0.5)
+            with pytest.raises(Unavailable) as raised:
+                await bus.queue(SECOND).attach()
+    finally:
+        os.kill(pair[1].pid, signal.SIGCONT)
+    assert str(raised.value).endswith(f"{pair[1].url}: it was not reached yet")
+    assert str(raised.value).count(pair[1].url) == 1
 
 
 async def test_BQ_09_queues_are_found_after_a_server_was_added(pair: list[EmbeddedServer]) -> None:

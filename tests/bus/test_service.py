@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -358,6 +359,10 @@ async def test_calls_that_make_no_sense(bus: Bus) -> None:
     for again in (service.connect(), service.serve()):
         with pytest.raises(WrongCall, match="already"):
             await again
+    for timeout in (None, math.inf, math.nan, "5"):
+        for call in (service.request("x", timeout=timeout), service.notify("x", timeout=timeout)):  # type: ignore[arg-type]
+            with pytest.raises(WrongCall, match=f"timeout={timeout!r}: expected seconds"):
+                await call
     await service.disconnect()
     assert not service.is_connected
     await service.disconnect()

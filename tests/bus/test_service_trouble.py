@@ -1,6 +1,7 @@
 """Services go on after wrong requests, lost queues and requesters that have gone."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -56,6 +57,20 @@ async def test_a_service_that_cannot_go_on_says_so_and_can_begin_again(bus: Bus,
     await redis.delete("bus:queue:service:echo:messages")
     await service.serve(lambda request: request.data)
     assert await (await requester(bus)).request(1, timeout=60) == 1
+
+
+async def test_a_call_of_serve_that_is_cancelled_leaves_no_error_behind(bus: Bus) -> None:
+    problems = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    for turns in range(20):
+        serving = asyncio.ensure_future(bus.service("echo").serve(lambda request: request.data))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        serving.cancel()
+        await asyncio.wait({serving})
+        await asyncio.sleep(0.001)
+    gc.collect()
+    assert problems == []
 
 
 @pytest.mark.parametrize("way", ["closed", "lost"])

@@ -55,6 +55,10 @@ class CommandProxy(FaultProxy):
         """The first word of every command received."""
         self.met = False
 
+    def inject(self, fault: CommandFault) -> None:
+        """Inject ``fault`` in place of the one that was wanted before."""
+        self._wanted = fault
+
     def command(self, frame: bytes, _: list[str]) -> ProxyFault | None:
         word = words_of(frame)[0].decode().upper()
         nth, fault = self._counts[word], self._wanted

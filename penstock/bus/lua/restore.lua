@@ -23,7 +23,7 @@ if not refused and call('EXISTS', toack) == 0 then refused = gone(metadata) end
 if refused then return refused end
 local holder = call('GET', lease)
 if holder and holder ~= who then
-  return redis.error_reply('OCCUPIED another consumer has the queue for ' .. call('TTL', lease) .. ' s more')
+  return redis.error_reply('OCCUPIED ' .. lease .. ': another consumer has the queue for ' .. call('TTL', lease) .. ' s more')
 end
 if tonumber(seconds) > 0 then
   call('SET', lease, who, 'EX', seconds)
