@@ -54,11 +54,11 @@ def parse_time(text: str | None, option: str) -> datetime | None:
 def require_archive(directory: str) -> None:
     """Raise ``NoArchive`` before Spark starts, if ``directory`` is on this machine and has no events."""
     from penstock.errors import NoArchive
-    from penstock.spark.archive import EVENTS
+    from penstock.spark.archive import EVENTS, RECENT
 
     path = Path(directory.removeprefix("file://"))
     elsewhere = "://" in directory.removeprefix("file://") or {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys()
-    if not elsewhere and not (path / EVENTS).is_dir():
+    if not elsewhere and not any((path / root).is_dir() for root in (RECENT[EVENTS], EVENTS)):
         what = f"{directory}/{EVENTS}" if path.is_dir() else directory
         raise NoArchive(f"{what}: there is no archive; expected the directory that a pipeline writes")
 
@@ -82,7 +82,7 @@ def spark_session(master: str, memory: str) -> "Iterator[SparkSession]":
 
 
 def retry_reads() -> "Iterator[AbstractContextManager[None]]":
-    """Yield a context to read the archive in, and another one if a pipeline merged files during the read."""
+    """Yield a context to read the archive in, and another one if a pipeline published files during the read."""
     from py4j.protocol import Py4JError
 
     whole = False
@@ -96,7 +96,7 @@ def retry_reads() -> "Iterator[AbstractContextManager[None]]":
         except Py4JError as error:
             if not again or "FileNotFoundException" not in str(error):
                 raise
-            complain("files of the archive were merged meanwhile: reading it again", 1)
+            complain("files of the archive were published meanwhile: reading it again", 1)
 
     for left in reversed(range(MAX_READS)):
         if not whole:

@@ -1,13 +1,13 @@
 """Layout and reader of the archive that the pipeline writes.
 
-Each micro-batch has a directory by day and namespace, or by hour for parts of roll-ups. Several directories are merged
-into one, whose name has their numbers; then the covered ones are deleted. A reader ignores directories that a complete
-one covers, and incomplete ones, so it gets each row once at any moment.
+Each micro-batch has a directory by day and namespace, or by hour for parts of roll-ups, below ``recent``. Later the
+rows of several are published: one directory below ``events`` gets them, whose name has their numbers. Nothing there
+changes or goes again, so any reader of ``events`` sees each row once. A reader of ours reads both. While rows are
+published, a claim says which: see ``penstock.spark.claims``.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -16,12 +16,16 @@ from urllib.parse import unquote
 from penstock.errors import NoArchive
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 EVENTS: Final = "events"
 MALFORMED: Final = "_malformed"
 MINUTES: Final = "minutes"
 """Roll-ups by minute, one part for every micro-batch: ``hour=2026-11-21T18/batch=...``."""
+RECENT: Final = {EVENTS: "recent", MINUTES: "recent-minutes"}
+"""Where what is not published yet lies. Polars wants partitions of all files equally far from the root."""
+PARTITIONS: Final = {EVENTS: ("date", "namespace"), MINUTES: ("hour",)}
+"""Columns of the directories above those of micro-batches."""
 ROLLUPS: Final = "rollups"
 """Rows of closed windows: ``size=minute|hour|day/date=2026-11-21/hour=18``."""
 WRITING: Final = {
@@ -34,6 +38,11 @@ DDL: Final = (
     "service string, attempt int, seconds double, timeout double, message binary, extra string, date date, "
     "namespace string, batch string"
 )
+MINUTES_DDL: Final = (
+    "start timestamp, namespace string, queue string, event string, count long, timed long, micros long, max double, "
+    "histogram array<long>, buckets map<int, long>, attempts long, timeouts long, dead long, hour string, batch string"
+)
+SCHEMAS: Final = {EVENTS: DDL, MINUTES: MINUTES_DDL}
 
 
 @dataclass(frozen=True, order=True)
@@ -58,14 +67,8 @@ class Batches:
         return f"{self.query}-{self.first:09d}" + f"..{self.last:09d}" * (self.last > self.first)
 
     def covers(self, other: "Batches") -> bool:
-        return self.query == other.query and self.first <= other.first and other.last <= self.last and self != other
-
-
-def covered(batches: Iterable[Batches]) -> set[Batches]:
-    """Return those whose rows another one in ``batches`` has, too; all are of one partition."""
-    present = set(batches)
-    merged = [each for each in present if each.last > each.first]
-    return {each for each in present if any(other.covers(each) for other in merged)}
+        """Return whether all of ``other`` is in this one."""
+        return self.query == other.query and self.first <= other.first and other.last <= self.last
 
 
 def events(
@@ -84,7 +87,7 @@ def events(
     """
     from pyspark.sql import functions as F
 
-    rows = deduplicated(_parquet(spark.read.schema(DDL), f"{directory}/{EVENTS}"), "date", "namespace")
+    rows = stored(spark, directory, EVENTS)
     if since:
         rows = rows.where((F.col("date") >= F.lit(since.date())) & (F.col("at") >= F.lit(since)))
     if until:
@@ -101,36 +104,38 @@ def rolled_up(spark: "SparkSession", directory: str, size: str) -> "DataFrame":
     """
     from penstock.spark.rollups import windows
 
-    return windows(deduplicated(_parquet(spark.read, f"{directory}/{MINUTES}"), "hour"), size)
+    return windows(stored(spark, directory, MINUTES), size)
 
 
-def deduplicated(rows: "DataFrame", *columns: str) -> "DataFrame":
-    """Return ``rows``, partitioned by ``columns`` and micro-batch, without those in stale directories."""
+def stored(spark: "SparkSession", directory: str, base: str, below: Sequence[str] = ("",)) -> "DataFrame":
+    """Read the rows of ``EVENTS`` or ``MINUTES``, or of some partitions ``below`` (``hour=...``), each once.
+
+    If files are published while they are read, they are not found: call this again. Raise ``NoArchive``.
+    """
+    from functools import reduce
+
+    from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from penstock.spark.merged import stale_directories
+    from penstock.spark.claims import claims_of, is_published
 
-    found: dict[tuple[str, ...], dict[Batches, str]] = defaultdict(dict)
-    for file in rows.inputFiles():
-        # A URL with names in Hive's escaping: unquote twice.
-        directory = unquote(file.rpartition("/")[0])
-        words = [unquote(word.partition("=")[2]) for word in directory.split("/")[-len(columns) - 1 :]]
-        if batches := Batches.of(words.pop()):
-            found[tuple(words)][batches] = directory
-    stale = {place: set().union(*stale_directories(rows.sparkSession, several)) for place, several in found.items()}
-    names = ["/".join((*place, each.name)) for place, several in stale.items() for each in several]
-    return rows.where(~F.concat_ws("/", *columns, "batch").isin(names)) if names else rows
-
-
-def _parquet(reader: "DataFrameReader", place: str) -> "DataFrame":
-    from pyspark.errors import AnalysisException
-
-    try:
-        return reader.parquet(place)
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        raise NoArchive(f"{place}: there is no archive; expected the directory that a pipeline writes") from None
+    found: dict[str, DataFrame] = {}
+    for root in (RECENT[base], base):  # in this order: rows go from the first to the second
+        top = f"{directory}/{root}"
+        if paths := [path for each in below if exists(spark, path := f"{top}/{each}".rstrip("/"))]:
+            found[root] = spark.read.schema(SCHEMAS[base]).option("basePath", top).parquet(*paths)
+    if not found:
+        raise NoArchive(f"{directory}/{base}: there is no archive; expected the directory that a pipeline writes")
+    claims = [(place, claim) for place, claim in claims_of(spark, directory, base) if claim]
+    seen = found[base].inputFiles() if claims and base in found else []
+    for place, claim in claims:
+        whole = is_published(spark, f"{directory}/{base}/{place}/batch={claim.batches.name}", claim, seen)
+        root, names = (RECENT[base], claim.covered) if whole else (base, [claim.batches.name])
+        if root in found:
+            values = [unquote(word.partition("=")[2]) for word in place.split("/")]
+            named = F.concat_ws("/", *PARTITIONS[base], "batch")
+            found[root] = found[root].where(~named.isin(["/".join((*values, name)) for name in names]))
+    return reduce(DataFrame.unionByName, found.values())
 
 
 def overwrite(rows: "DataFrame", directory: str, *columns: str) -> None:
@@ -138,12 +143,19 @@ def overwrite(rows: "DataFrame", directory: str, *columns: str) -> None:
     rows.write.mode("overwrite").options(**WRITING).partitionBy(*columns).parquet(directory)
 
 
-def listed(spark: "SparkSession", directory: str, *columns: str) -> list[tuple[str, ...]]:
-    """Return the values of each partition by ``columns`` that exists."""
-    files, pattern = file_of(spark, "/".join([directory, *(f"{column}=*" for column in columns)]))
+def listed(spark: "SparkSession", directory: str, *columns: str, name: str = "") -> list[tuple[str, ...]]:
+    """Return the values of each partition by ``columns`` that exists, or that has something called ``name``."""
+    words = [*(f"{column}=*" for column in columns), *([name] if name else [])]
+    files, pattern = file_of(spark, "/".join([directory, *words]))
     found = files.globStatus(pattern)
-    paths = [str(each.getPath()).split("/")[-len(columns) :] for each in found or ()]
-    return [tuple(word.partition("=")[2] for word in path) for path in paths]
+    paths = [str(each.getPath()).split("/")[-len(words) :] for each in found or ()]
+    return [tuple(word.partition("=")[2] for word in path[: len(columns)]) for path in paths]
+
+
+def exists(spark: "SparkSession", path: str) -> bool:
+    """Return whether there is a file or a directory."""
+    files, place = file_of(spark, path)
+    return bool(files.exists(place))
 
 
 def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from penstock.errors import PenstockError
 from penstock.spark.archive import DDL, Batches
-from penstock.spark.files import Part, batches_in, parts_of, places
+from penstock.spark.files import Part, parts_of
 
 SETTLED_SECONDS: Final = 600.0
 """A later micro-batch of this age proves that earlier ones can be seen, also through a network file system's cache."""
@@ -52,7 +52,7 @@ def export(directory: str, target: str, say: Callable[[str], object] = lambda _:
     """Append to the Delta table ``target`` the events that it lacks; return how many those are.
 
     ``target`` is a directory or a URL; the table is made if nothing is there. Each day is one commit. ``say`` is called
-    if files were merged meanwhile. Raise ``NoArchive``, ``ExportFailed``.
+    if files were published meanwhile. Raise ``NoArchive``, ``ExportFailed``.
     """
     newest = _newest(directory)
     table = _table(target)
@@ -64,8 +64,8 @@ def export(directory: str, target: str, say: Callable[[str], object] = lambda _:
             break
         except FileNotFoundError:
             if not left:
-                raise ExportFailed(f"{directory}: files are merged faster than they are read: try again") from None
-            say("files of the archive were merged meanwhile: reading it again")
+                raise ExportFailed(f"{directory}: files are published faster than they are read: try again") from None
+            say("files of the archive were published meanwhile: reading it again")
     return total
 
 
@@ -75,19 +75,11 @@ def _newest(directory: str) -> dict[str, int]:
     To be called before the files are listed. A pipeline writes its micro-batches one after another.
     """
     newest: dict[str, int] = {}
-    for place in places(directory):
-        for name, path in batches_in(place).items():
-            batches = Batches.of(name)
-            if batches and batches.last > newest.get(batches.query, 0) and _age(path) > SETTLED_SECONDS:
-                newest[batches.query] = batches.last
+    settled = time() - SETTLED_SECONDS
+    for each in parts_of(directory):
+        if each.batches and each.changed < settled:
+            newest[each.batches.query] = max(each.batches.last, newest.get(each.batches.query, 0))
     return newest
-
-
-def _age(path: Path) -> float:
-    try:
-        return time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _table(target: str) -> DeltaTable:
@@ -155,7 +147,7 @@ def _overlap(name: str, part: Part) -> bool:
 def _has_all(name: str, part: Part) -> bool:
     """Return whether the directory ``name``, which is exported whole or not at all, had all rows of ``part``."""
     former, now = Batches.of(name), part.batches
-    return former is not None and now is not None and (former == now or former.covers(now))
+    return former is not None and now is not None and former.covers(now)
 
 
 def _identities(rows: pa.Table | pa.RecordBatch) -> pa.Array:

@@ -6,7 +6,6 @@ column ``"at"`` in quotes.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PenstockError
@@ -27,28 +26,13 @@ class WrongQuery(PenstockError):
     """DuckDB refuses a query; the message says why."""
 
 
-def _rows(connection: "DuckDBPyConnection", files: Sequence[str]) -> int:
-    """Return how many rows files have; -1 if one cannot be read."""
-    import duckdb
-
-    if not files:
-        return 0
-    try:
-        counted = connection.execute(
-            "SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata($1)", [[*files]]
-        ).fetchone()
-    except duckdb.Error:
-        return -1
-    return int(counted[0]) if counted and counted[0] is not None else 0
-
-
 def connect(directory: str) -> "DuckDBPyConnection":
     """Return a connection that has the views of an archive. Raise ``NoArchive``."""
     import duckdb
 
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
-    _create_views(connection, files_of(directory, partial(_rows, connection)))
+    _create_views(connection, files_of(directory))
     return connection
 
 
@@ -106,7 +90,7 @@ def _create_views(connection: "DuckDBPyConnection", files: Sequence[str]) -> Non
 def ask(directory: str, query: str) -> tuple[list[str], list[tuple[object, ...]]]:
     """Return the columns and the rows that answer ``query``. Raise ``NoArchive``, ``WrongQuery``.
 
-    If a pipeline merges files meanwhile, the archive is read again.
+    If a pipeline publishes files meanwhile, the archive is read again.
     """
     import duckdb
 

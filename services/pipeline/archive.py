@@ -13,7 +13,7 @@ from redis import Redis
 from penstock.errors import Unsuitable
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.archive import DDL, EVENTS, MALFORMED, Batches, overwrite
+from penstock.spark.archive import DDL, EVENTS, MALFORMED, RECENT, Batches, overwrite
 from penstock.spark.masking import masked
 from penstock.spark.options import run
 from services.pipeline.rollups import Rollups
@@ -35,6 +35,7 @@ class Archive:
 
     def __init__(self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None) -> None:
         self._directory, self._redis, self._metric = settings.archive, redis, keys.metric("pipeline")
+        self._events = f"{settings.archive}/{RECENT[EVENTS] if settings.merge_every else EVENTS}"
         self._rollups, self._payloads, self._mask = rollups, settings.payloads, settings.mask
 
     def write(self, batch: "DataFrame", number: int) -> None:
@@ -66,7 +67,7 @@ class Archive:
         events = (
             masked(events, self._mask) if self._payloads else events.withColumn("message", F.lit(None).cast("binary"))
         )
-        overwrite(events, f"{self._directory}/{EVENTS}", "date", "namespace", "batch")
+        overwrite(events, self._events, "date", "namespace", "batch")
         counts = seen.get
         if counts["malformed"]:
             aside = batch.where("malformed is not null").select("namespace", "entry", "malformed")
@@ -95,6 +96,6 @@ class Archive:
         """Read the batch from the archive: cheaper than to read it from Redis again, or to cache it."""
         spark = batch.sparkSession
         escape: Any = spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName  # type: ignore[union-attr]
-        base = f"{self._directory}/{EVENTS}"
+        base = self._events
         paths = [f"{base}/date={date}/namespace={escape(namespace)}/batch={name}" for date, namespace in places]
         return spark.read.schema(DDL).option("basePath", base).parquet(*paths)

@@ -20,7 +20,7 @@ from redis import Redis
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.archive import MINUTES, ROLLUPS, deduplicated, file_of, listed, overwrite
+from penstock.spark.archive import MINUTES, RECENT, ROLLUPS, file_of, listed, overwrite, stored
 from penstock.spark.options import exchange
 from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows
 from penstock.spark.staging import checked
@@ -76,12 +76,13 @@ class Rollups:
         self, spark: "SparkSession", directory: str, redis: Redis, kept: dict[str, int], lateness: int
     ) -> None:
         self._spark, self._redis, self._kept, self._lateness = spark, redis, kept, lateness
-        self._minutes, self._rollups = f"{directory}/{MINUTES}", f"{directory}/{ROLLUPS}"
+        self._directory, self._rollups = directory, f"{directory}/{ROLLUPS}"
         self._guard = Lock()
         """Held while parts are added and while windows are closed."""
         starts = [
             datetime.strptime(hour, NAMES["hour"]).replace(tzinfo=UTC)
-            for (hour,) in listed(spark, self._minutes, "hour")
+            for root in (RECENT[MINUTES], MINUTES)
+            for (hour,) in listed(spark, f"{directory}/{root}", "hour")
         ]
         touched = {Window.of(size, start) for start in starts for size in ("hour", "day")}
         partitions = {
@@ -110,7 +111,8 @@ class Rollups:
             reached = {*touched, *(Window.of("day", window.start) for window in touched)}
             for window in reached & self._closed - self._open.keys():
                 self._mark(window, reopened=True)
-            overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), self._minutes, "hour", "batch")
+            recent = f"{self._directory}/{RECENT[MINUTES]}"
+            overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), recent, "hour", "batch")
             self._open |= dict.fromkeys(reached, time.monotonic())
             late = sum(count for window, count in touched.items() if window in self._closed)
         self._add_to_hashes(rows, query, batch)
@@ -150,10 +152,10 @@ class Rollups:
             now, quiet = datetime.now(UTC) - timedelta(seconds=self._lateness), time.monotonic() - self._lateness
             over = [window for window, last in self._open.items() if window.end <= now and last <= quiet]
             # By path: a filter would list all partitions of the archive.
-            hours = [f"{self._minutes}/hour={window.name}" for window in over if window.size == "hour"]
+            hours = [f"hour={window.name}" for window in over if window.size == "hour"]
             days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
             if hours:
-                parts = deduplicated(self._spark.read.option("basePath", self._minutes).parquet(*hours), "hour")
+                parts = stored(self._spark, self._directory, MINUTES, hours)
                 for size in ("minute", "hour"):
                     self._write(windows(parts, size), size)
             if days:

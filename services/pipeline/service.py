@@ -97,9 +97,11 @@ async def _run(context: Context[Settings], spark: "SparkSession") -> None:
 async def _tidy(
     context: Context[Settings], query: "StreamingQuery", archive: Archive, merger: Merger, rollups: Rollups | None
 ) -> None:
-    """Close the roll-ups of windows that are over and merge small files, while ``query`` runs."""
+    """Close the roll-ups of windows that are over and publish recent rows, while ``query`` runs."""
     settings = context.settings
     merged = time.monotonic()
+    if not settings.merge_every:
+        await _merge(context, merger, archive, query.id, everything=True)  # what is left from before
     while context.running and await asyncio.to_thread(lambda: query.isActive):
         if rollups:
             await asyncio.to_thread(rollups.close)
@@ -109,20 +111,24 @@ async def _tidy(
         await context.pause(POLL_SECONDS)
 
 
-async def _merge(context: Context[Settings], merger: Merger, archive: Archive, query: str) -> None:
-    """Merge small files. A failure is logged: nothing is lost, and the next merge tries again."""
+async def _merge(
+    context: Context[Settings], merger: Merger, archive: Archive, query: str, *, everything: bool = False
+) -> None:
+    """Publish recent rows. A failure is logged: nothing is lost, and the next merge tries again."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     start, settings = time.monotonic(), context.settings
     try:
-        gone = await asyncio.to_thread(lambda: merger.merge(short(query), archive.counted(query)))
+        many = await asyncio.to_thread(
+            lambda: merger.merge(short(query), archive.counted(query), everything=everything)
+        )
     except (PenstockError, Py4JError, PySparkException) as error:
         if context.running:
             context.log.warning("not merged", reason=reason_of_error(error, settings.archive))
     else:
-        if gone:
-            context.log.info("merged", fewer=gone, seconds=round(time.monotonic() - start, 3))
+        if many:
+            context.log.info("merged", directories=many, seconds=round(time.monotonic() - start, 3))
 
 
 def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis") -> Rollups:

@@ -87,7 +87,10 @@ class Settings(ServiceSettings):
         most=7 * 86_400,
     )
     merge_every: Whole = setting(
-        "seconds", "Seconds between two merges of small files into large ones; 0: never merge.", 900, most=YEAR
+        "seconds",
+        "Seconds between two merges, which publish small files as large ones; 0: publish them at once, small.",
+        900,
+        most=YEAR,
     )
     fail_on_data_loss: bool = setting(
         "true | false",

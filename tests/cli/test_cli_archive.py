@@ -1,6 +1,5 @@
-"""penstock archive: other readers and Delta tables have each event once, whatever is merged or killed meanwhile."""
+"""penstock archive: other readers and Delta tables have each event once, whatever is published or killed meanwhile."""
 
-import json
 import os
 import random
 import shutil
@@ -22,9 +21,9 @@ from deltalake import DeltaTable
 from penstock.errors import NoArchive
 from penstock.spark import delta, files
 from penstock.spark.archive import Batches
+from penstock.spark.claims import CLAIM, Claim
 from penstock.spark.delta import SETTLED_SECONDS, ExportFailed, export
 from penstock.spark.files import files_of, parts_of
-from penstock.spark.merged import find_stale
 from tests.support.commandline import penstock
 
 DAYS: Final = ("2026-11-21", "2026-11-22")
@@ -33,8 +32,8 @@ ROWS: Final = 3
 START: Final = 1_767_225_600_000_000
 
 
-def place(archive: Path, batch: str, day: str = DAYS[0], namespace: str = SHOP) -> Path:
-    return archive / "events" / f"date={day}" / f"namespace={quote(namespace, safe='')}" / f"batch={batch}"
+def place(archive: Path, batch: str, day: str = DAYS[0], root: str = "recent") -> Path:
+    return archive / root / f"date={day}" / f"namespace={quote(SHOP, safe='')}" / f"batch={batch}"
 
 
 def name_of(first: int, last: int | None = None, query: str = "abc") -> str:
@@ -61,24 +60,39 @@ def come(archive: Path, *numbers: int, query: str = "abc", days: Iterable[str] =
             write(place(archive, name_of(number, query=query), day), [number])
 
 
-def merge(archive: Path, first: int, last: int, *, query: str = "abc", delete: bool = True) -> None:
-    """Merge the micro-batches from ``first`` to ``last``, as a pipeline does, for each day that has them."""
-    for day in archive.glob("events/*/*"):
+def merge(archive: Path, first: int, last: int, *, query: str = "abc", ends: bool = True) -> None:
+    """Publish the micro-batches from ``first`` to ``last``, as a pipeline does, for each day that has them."""
+    for day in archive.glob("recent/*/*"):
         below = {path: batches for path in day.iterdir() if (batches := Batches.of(path.name[6:]))}
         covered = [path for path, each in below.items() if each.query == query and first <= each.first <= last]
+        if not covered:
+            continue
         rows = pa.concat_tables([pq.ParquetFile(file).read() for path in covered for file in path.glob("*.parquet")])
-        target = day / f"batch={name_of(first, last, query)}"
-        target.mkdir()
+        target = archive / "events" / day.relative_to(archive / "recent") / f"batch={name_of(first, last, query)}"
+        target.mkdir(parents=True)
         pq.write_table(rows, target / "part-0.parquet")
         size = (target / "part-0.parquet").stat().st_size
-        (target / "_merged").write_text(json.dumps({"files": {"part-0.parquet": size}}))
-        for path in covered if delete else ():
-            shutil.rmtree(path)
+        claim = Claim(
+            Batches(query, first, last), [path.name[6:] for path in covered], "aside", {"part-0.parquet": size}
+        )
+        (day / CLAIM).write_text(str(claim))
+    if ends:
+        finish(archive)
+
+
+def finish(archive: Path) -> None:
+    """Finish what is claimed."""
+    for file in archive.glob(f"recent/*/*/{CLAIM}"):
+        claim = Claim.of(file.read_text())
+        assert claim
+        for name in claim.covered:
+            shutil.rmtree(file.parent / f"batch={name}", ignore_errors=True)
+        file.unlink()
 
 
 def settle(archive: Path) -> None:
     """Make all directories so old that a pipeline has long written later ones."""
-    for path in archive.glob("events/*/*/*"):
+    for path in archive.glob("*/*/*/batch=*"):
         old = path.stat().st_mtime - SETTLED_SECONDS - 1
         os.utime(path, (old, old))
 
@@ -128,12 +142,15 @@ async def test_without_deltalake_the_extra_is_named(tmp_path: Path, monkeypatch:
     )
 
 
-async def test_files_are_listed_once_while_they_are_merged(tmp_path: Path) -> None:
+async def test_files_are_listed_once_while_they_are_published(tmp_path: Path) -> None:
     come(tmp_path, 0, 1, 2)
-    merge(tmp_path, 0, 1, delete=False)
+    merge(tmp_path, 0, 1, ends=False)
     listed = (await penstock("archive", "files", "--archive", tmp_path)).text.splitlines()
     assert listed == (await penstock("archive", "files", "--archive", tmp_path, "--json")).json
-    assert [Path(file).parent.name for file in listed] == 2 * [f"batch={name_of(0, 1)}", f"batch={name_of(2)}"]
+    assert [Path(file).parent.name for file in listed] == [
+        *2 * [f"batch={name_of(0, 1)}"],
+        *2 * [f"batch={name_of(2)}"],
+    ]
     for command in (["files"], ["export", "--to", "delta", tmp_path / "table"]):
         missing = await penstock("archive", *command, "--archive", tmp_path / "none")
         assert (missing.status, "there is no archive" in missing.error) == (1, True)
@@ -141,7 +158,7 @@ async def test_files_are_listed_once_while_they_are_merged(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_merged_files_add_only_what_had_not_been_exported(tmp_path: Path, settled: bool) -> None:
+def test_published_files_add_only_what_had_not_been_exported(tmp_path: Path, settled: bool) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
     come(archive, 0, 1, 2)
     come(archive, 7, query="other")
@@ -150,12 +167,12 @@ def test_merged_files_add_only_what_had_not_been_exported(tmp_path: Path, settle
     assert export(str(archive), str(target)) == 24
     assert DeltaTable(target).transaction_version("penstock:abc") == (2 if settled else 0)
     come(archive, 3, 4)
-    merge(archive, 1, 4)
+    merge(archive, 0, 3)
     if settled:
         settle(archive)
     assert export(str(archive), str(target)) == 12
     assert in_table(target) == in_files(archive) == once(0, 1, 2, 3, 4, 7)
-    merge(archive, 0, 4)
+    merge(archive, 4, 4)
     table = DeltaTable(target)
     table.optimize.compact()
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
@@ -188,7 +205,7 @@ def test_what_is_exported_need_not_be_compared_again_though_a_later_day_has_noth
 
 def test_a_directory_of_another_name_may_grow(tmp_path: Path) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
-    mine = write(place(archive, "mine"), [0])
+    mine = write(place(archive, "mine", root="events"), [0])
     assert export(str(archive), str(target)) == ROWS
     write(mine, [1])
     assert [export(str(archive), str(target)) for _ in range(2)] == [ROWS, 0]
@@ -196,7 +213,8 @@ def test_a_directory_of_another_name_may_grow(tmp_path: Path) -> None:
 
 
 def test_random_steps_leave_each_event_once(tmp_path: Path) -> None:
-    archive, target, chance, known = tmp_path / "archive", tmp_path / "table", random.Random(19), 0
+    archive, target, chance = tmp_path / "archive", tmp_path / "table", random.Random(19)
+    known, published = 0, -1
     come(archive, known)
     for _ in range(25):
         step = chance.choice(("come", "come", "merge", "merge and leave", "settle", "export"))
@@ -208,19 +226,13 @@ def test_random_steps_leave_each_event_once(tmp_path: Path) -> None:
         elif step == "export":
             export(str(archive), str(target))
             assert in_table(target) == once(*range(known + 1))
-        elif not place(archive, name_of(0, known)).exists():
-            merge_all(archive, known, delete=step == "merge")
+        else:
+            finish(archive)
+            merge(archive, published + 1, known, ends=step == "merge")
+            published = known
         assert in_files(archive) == once(*range(known + 1)), step
     export(str(archive), str(target))
     assert in_table(target) == once(*range(known + 1))
-
-
-def merge_all(archive: Path, last: int, *, delete: bool) -> None:
-    """Delete what an interrupted merge has left, as the next one does; then merge all."""
-    kept = {Path(file).parent for file in files_of(str(archive))}
-    for path in {*archive.glob("events/*/*/*")} - kept:
-        shutil.rmtree(path)
-    merge(archive, 0, last, delete=delete)
 
 
 KILLED: Final = """
@@ -303,7 +315,7 @@ def test_an_export_during_a_merge_reads_again_and_has_nothing_twice(
     come(archive, 0, 1, 2)
     monkeypatch.setattr(delta, "_converted", after(delta._converted, 2, lambda: merge(archive, 0, 2)))
     assert export(str(archive), str(target), said.append) == 18
-    assert said == ["files of the archive were merged meanwhile: reading it again"]
+    assert said == ["files of the archive were published meanwhile: reading it again"]
     assert in_table(target) == once(0, 1, 2)
 
 
@@ -346,48 +358,19 @@ def test_a_merge_while_files_are_listed_hides_none(tmp_path: Path, monkeypatch: 
     assert in_files(tmp_path) == once(0, 1, 2)
 
 
-def test_a_listing_that_misses_what_a_merge_has_added_and_deleted_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    come(tmp_path, 0, 1, 2, days=DAYS[:1])
-    before = files.batches_in(place(tmp_path, name_of(0)).parent)
-    merge(tmp_path, 0, 2, delete=False)
-    shutil.rmtree(before.pop(name_of(0)))
-    answers = [before]
-    listed = files.batches_in
-    monkeypatch.setattr(files, "batches_in", lambda path: answers.pop() if answers else listed(path))
-    assert in_files(tmp_path) == once(0, 1, 2, days=DAYS[:1])
-
-
-def test_a_merged_directory_that_was_listed_half_counts_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_claimed_counts_below_events_once_all_its_files_are_whole(tmp_path: Path) -> None:
     come(tmp_path, 0, 1, days=DAYS[:1])
-    merge(tmp_path, 0, 1, delete=False)
-    merged = place(tmp_path, name_of(0, 1))
-    later = write(tmp_path / "aside", [])
-    target = merged / "part-1.parquet"
-    sizes = {each.name: each.stat().st_size for each in merged.glob("*.parquet")}
-    sizes[target.name] = (later / "part-0.parquet").stat().st_size
-    (merged / "_merged").unlink()
-
-    def finish() -> None:
-        (later / "part-0.parquet").rename(target)
-        (merged / "_merged").write_text(json.dumps({"files": sizes}))
-
-    monkeypatch.setattr(files, "find_stale", after(find_stale, 1, finish))
-    monkeypatch.setattr(files, "rows_of_files", lambda found: -1)
-    assert {Path(file).parent.name for file in files_of(str(tmp_path))} == {f"batch={name_of(n)}" for n in (0, 1)}
-    monkeypatch.undo()
-    assert {Path(file).parent for file in files_of(str(tmp_path))} == {merged}
-
-
-def test_a_merged_directory_of_an_older_version_counts_if_it_has_all_rows(tmp_path: Path) -> None:
-    come(tmp_path, 0, 1)
-    merge(tmp_path, 0, 1, delete=False)
-    for manifest in tmp_path.glob("events/**/_merged"):
-        manifest.unlink()
-    assert {Path(file).parent.name for file in files_of(str(tmp_path))} == {f"batch={name_of(0, 1)}"}
-    for part in tmp_path.glob("events/**/*..*/*.parquet"):
-        part.write_bytes(part.read_bytes()[:-9])
-    assert in_files(tmp_path) == once(0, 1)
+    merge(tmp_path, 0, 1, ends=False)
+    published = place(tmp_path, name_of(0, 1), root="events")
+    recent = {place(tmp_path, name_of(number)) for number in (0, 1)}
+    file, whole = published / "part-0.parquet", (published / "part-0.parquet").read_bytes()
+    for content, counts in ((whole, {published}), (whole[:-9], recent), (None, recent), (whole, {published})):
+        file.unlink(missing_ok=True)
+        if content:
+            file.write_bytes(content)
+        assert {Path(each).parent for each in files_of(str(tmp_path))} == counts
+    claim = place(tmp_path, "", root="recent").parent / CLAIM
+    text = claim.read_text()
+    shutil.rmtree(published)
+    claim.write_text(text[:-9])
+    assert {Path(each).parent for each in files_of(str(tmp_path))} == recent, "it was cut off, so nothing is published"

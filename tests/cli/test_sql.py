@@ -1,6 +1,5 @@
 """penstock sql: the archive answers in SQL, each event once, also while files are merged."""
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
+from penstock.spark.archive import Batches
+from penstock.spark.claims import CLAIM, Claim
 from tests.support.commandline import penstock
 
 duckdb = pytest.importorskip("duckdb")
@@ -44,9 +45,9 @@ LIFE = [
 ]
 
 
-def write(archive: Path, rows: Sequence[Row], batch: str, namespace: str = "shop:a b") -> Path:
+def write(archive: Path, rows: Sequence[Row], batch: str, namespace: str = "shop:a b", root: str = "events") -> Path:
     """Write events as the pipeline does, as one directory of micro-batches; return it."""
-    place = archive / "events" / "date=2026-11-21" / f"namespace={quote(namespace, safe=' ')}" / f"batch={batch}"
+    place = archive / root / "date=2026-11-21" / f"namespace={quote(namespace, safe=' ')}" / f"batch={batch}"
     place.mkdir(parents=True)
     with duckdb.connect() as connection:
         connection.execute(
@@ -104,29 +105,16 @@ async def test_messages_attempts_response_times_and_dead_letters_are_views(tmp_p
     assert (dead["namespace"], dead["reason"], dead["messages"]) == ("shop:a b", "failed", 1)
 
 
-async def test_each_event_counts_once_while_directories_are_merged(tmp_path: Path) -> None:
+async def test_each_event_counts_once_while_directories_are_published(tmp_path: Path) -> None:
     for number, row in enumerate(LIFE):
-        write(tmp_path, [row], f"abc-{number:09d}")
-    merged = write(tmp_path, LIFE[:5], "abc-000000000..000000004")
-    size = (merged / "part-0.parquet").stat().st_size
-    (merged / "_merged").write_text(json.dumps({"files": {"part-0.parquet": size}}))
-    broken = write(tmp_path, LIFE[5:7], "abc-000000005..000000008")
-    (broken / "_merged").write_text(json.dumps({"files": {"part-0.parquet": 1, "part-1.parquet": 1}}))
-    [found] = await asked(tmp_path, 'select count(*) as events, count(distinct "at") as times from events')
-    assert found == {"events": len(LIFE), "times": len({row.at for row in LIFE})}
-
-
-async def test_a_merged_directory_of_an_older_version_counts_if_it_has_all_rows(tmp_path: Path) -> None:
-    write(tmp_path, LIFE[:2], "abc-000000000")
-    write(tmp_path, LIFE[2:4], "abc-000000001")
-    write(tmp_path, LIFE[:3], "abc-000000000..000000001")
-    [found] = await asked(tmp_path, "select count(*) as events from events")
-    assert found == {"events": 4}
-    (tmp_path / "again").mkdir()
-    write(tmp_path / "again", LIFE[:2], "abc-000000000")
-    write(tmp_path / "again", LIFE[:4], "abc-000000000..000000001")
-    [found] = await asked(tmp_path / "again", "select count(*) as events from events")
-    assert found == {"events": 4}
+        write(tmp_path, [row], f"abc-{number:09d}", root="recent")
+    published = write(tmp_path, LIFE[:5], "abc-000000000..000000004")
+    size = (published / "part-0.parquet").stat().st_size
+    claim = tmp_path / "recent" / published.relative_to(tmp_path / "events").parent / CLAIM
+    for files in ({"part-0.parquet": size}, {"part-0.parquet": size, "part-1.parquet": 1}):
+        claim.write_text(str(Claim(Batches("abc", 0, 4), [f"abc-{number:09d}" for number in range(5)], "aside", files)))
+        [found] = await asked(tmp_path, 'select count(*) as events, count(distinct "at") as times from events')
+        assert found == {"events": len(LIFE), "times": len({row.at for row in LIFE})}
 
 
 async def test_without_a_query_the_views_are_shown_and_a_table_says_what_it_leaves_out(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.spark.archive import DDL, EVENTS, Batches, events, overwrite
+from penstock.spark.archive import DDL, EVENTS, RECENT, Batches, events, overwrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = 
         for namespace in NAMES
     ]
     rows = spark.createDataFrame(records, DDL).drop(without)
-    overwrite(rows, str(place / EVENTS), "date", "namespace", "batch")
+    overwrite(rows, str(place / RECENT[EVENTS]), "date", "namespace", "batch")
 
 
 def ids(spark: "SparkSession", place: Path) -> Counter[tuple[str, str]]:

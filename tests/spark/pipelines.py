@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.keys import Keys
+from penstock.spark.files import files_of
 
 TIMEOUT_SECONDS = 300
 """Longest wait; enough for Spark to start beside others."""
@@ -16,7 +17,7 @@ def archived(redis: Any) -> int:
 
 def events_in(place: Path) -> list[dict[str, Any]]:
     """Return every row of the archive, sorted by namespace and number."""
-    rows = table(place / "archive/events")
+    rows = table(files_of(str(place / "archive")))
     return sorted(rows, key=lambda row: (row["namespace"], row["number"] or 0, row["entry"]))
 
 
@@ -24,7 +25,7 @@ def malformed_in(place: Path) -> list[dict[str, Any]]:
     return table(place / "archive/_malformed")
 
 
-def table(place: Path) -> list[dict[str, Any]]:
+def table(place: Path | list[str]) -> list[dict[str, Any]]:
     import pyarrow.dataset as ds
 
     rows: list[dict[str, Any]] = ds.dataset(place, partitioning="hive").to_table().to_pylist()

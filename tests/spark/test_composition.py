@@ -10,6 +10,7 @@ import pytest
 from compose.cluster.node import node
 from penstock.errors import Unsuitable
 from penstock.ports import free_port
+from penstock.spark.files import files_of
 from tests.spark import pytestmark  # noqa: F401
 from tests.support.commandline import penstock
 from tests.support.demos import ROOT
@@ -60,7 +61,7 @@ def archived(place: Path) -> Counter[tuple[str, str, str]]:
     """Count the rows of each event of each message."""
     import pyarrow.dataset as ds
 
-    table = ds.dataset(place / "events", partitioning="hive").to_table(["namespace", "event", "xid"])
+    table = ds.dataset(files_of(str(place)), partitioning="hive").to_table(["namespace", "event", "xid"])
     return Counter(zip(*(table[name].to_pylist() for name in table.column_names), strict=True))
 
 

@@ -76,6 +76,8 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled_and_its_java_ends_with_
         assert "refused" not in last
         assert "Exception occurred during processing" not in last
     assert Counter(int(row["id"]) for row in events_in(tmp_path)) == Counter(range(1, total + 1))
+    published = Counter(row["id"] for row in table(tmp_path / "archive/events"))
+    assert set(published.values()) == {1}, "any reader of the published events"
     micros = sum(id * 100_000 for id in range(1, total + 1))
     for window, size in (("2023-11-14T22:13", "minute"), ("2023-11-14T22", "hour"), ("2023-11-14", "day")):
         found = shop.hmget(f"shop:rollup:{window}", "count", "done:out:count", "done:out:sum", "done:out:max")

@@ -1,4 +1,4 @@
-"""DuckDB, Polars and pandas see each row of an archive once, after every step of a merge."""
+"""Any reader of ``events`` sees each row once after every step of a merge, wherever one is interrupted."""
 
 import shutil
 from collections import Counter
@@ -9,110 +9,147 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 import pandas as pd
 import polars as pl
+import pyarrow.dataset as ds
 import pytest
 
-from penstock.spark import merged
+from penstock.spark import claims
+from penstock.spark.archive import EVENTS, RECENT
+from penstock.spark.claims import CLAIM
 from penstock.spark.files import files_of
 from services.pipeline import merging
 from services.pipeline.merging import MIN_DIRECTORIES, Merger
 from tests.spark import pytestmark  # noqa: F401
-from tests.spark.micro_batches import NAMES, directories, expected, small, write
+from tests.spark.micro_batches import NAMES, directories, expected, ids, small, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Seen = Counter[tuple[str, str]]
-QUERY: Final = "SELECT namespace, id FROM read_parquet(?, hive_partitioning = true)"
+WORDS: Final = ["namespace", "id"]
 
 
-def by_duckdb(files: list[str]) -> Seen:
-    return Counter(duckdb.execute(QUERY, [files]).fetchall())
+def by_duckdb(found: list[str] | str) -> Seen:
+    query = "SELECT namespace, id FROM read_parquet(?, hive_partitioning = true)"
+    return Counter(duckdb.execute(query, [found]).fetchall())
 
 
-def by_polars(files: list[str]) -> Seen:
-    return Counter(pl.read_parquet(files, columns=["namespace", "id"], hive_partitioning=True, glob=False).iter_rows())
+def by_polars(found: list[str] | str) -> Seen:
+    glob = isinstance(found, str)
+    return Counter(pl.read_parquet(found, columns=WORDS, hive_partitioning=True, glob=glob).iter_rows())
 
 
-def by_pandas(files: list[str]) -> Seen:
-    rows = pd.read_parquet(files, columns=["namespace", "id"])
+def by_pandas(found: list[str] | str) -> Seen:
+    rows = pd.read_parquet(found.partition("*")[0] if isinstance(found, str) else found, columns=WORDS)
     return Counter(zip(rows["namespace"], rows["id"], strict=True))
 
 
-READERS: Final = (by_duckdb, by_polars, by_pandas)
+def by_pyarrow(found: list[str] | str) -> Seen:
+    rows = ds.dataset(found.partition("*")[0] if isinstance(found, str) else found, partitioning="hive")
+    return Counter((row["namespace"], row["id"]) for row in rows.to_table(WORDS).to_pylist())
+
+
+READERS: Final = (by_duckdb, by_polars, by_pandas, by_pyarrow)
+
+
+class KilledError(Exception):
+    """The process ended here."""
 
 
 class Steps:
-    """Stops a merge before and after each change of a directory, and lets all readers look."""
+    """Lets readers look before and after each change that a merge makes to files, and ends it before one of them."""
 
-    def __init__(self, archive: Path, all_rows: Seen) -> None:
-        self.archive, self.all_rows, self.taken = archive, all_rows, 0
-        self._before = files_of(str(archive))
+    def __init__(
+        self, archive: Path, monkeypatch: pytest.MonkeyPatch, many: int, *, atomic: bool, end: int | None = None
+    ) -> None:
+        self.archive, self.taken = archive, 0
+        self.all_rows = expected(*range(many))
+        self._before, self._end = Seen(), end
+        monkeypatch.setattr(merging, "FILE_ROWS", 3 * many // 2)
+        monkeypatch.setattr(merging, "write_claim", self._around(claims.write_claim))
+        monkeypatch.setattr(Merger, "_delete", self._around(Merger._delete))
+        monkeypatch.setattr(
+            Merger, "_move", self._around(Merger._move) if atomic else lambda _, *words: self._copy(*words)
+        )
 
     def look(self) -> None:
-        """Check the files listed now, and those listed one step ago: they give the same, or one of them is gone."""
+        """Check what readers see: everything once, and of ``events`` alone nothing twice or no more."""
         self.taken += 1
-        now = files_of(str(self.archive))
-        gone = [file for file in self._before if not Path(file).exists()]
-        for reader in READERS:
-            assert reader(now) == self.all_rows, (reader.__name__, self.taken)
-            if not gone:
-                assert reader(self._before) == self.all_rows, (reader.__name__, self.taken)
-            else:
-                with pytest.raises((duckdb.IOException, FileNotFoundError)):
-                    reader(self._before)
-        self._before = now
+        assert all(reader(files_of(str(self.archive))) == self.all_rows for reader in READERS)
+        if [*self.archive.glob(f"{EVENTS}/**/*.parquet")]:
+            seen, *others = [reader(f"{self.archive}/{EVENTS}/**/*.parquet") for reader in READERS]
+            assert all(other == seen for other in others)
+            assert self._before <= seen <= self.all_rows
+            self._before = seen
+        else:
+            assert not self._before
+        if self.taken == self._end:
+            raise KilledError
 
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*words: Any, **named: Any) -> Any:
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: Any) -> Any:
             self.look()
-            result = function(*words, **named)
+            result = function(*words)
             self.look()
             return result
 
         return call
 
-    def move(self, source: str, target: str) -> None:
-        """Rename a directory file by file, as an object store does."""
-        Path(target).mkdir()
-        for file in sorted(Path(source).iterdir()):
-            shutil.move(file, target)
+    def _copy(self, source: str, target: str) -> None:
+        """Rename as an object store does: each file appears at once, one after the other; then the source goes."""
+        place = Path(source)
+        for file in sorted(place.iterdir()) if place.is_dir() else [place]:
+            to = Path(target) / file.name if place.is_dir() else Path(target)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            Path(shutil.copy(file, self.archive / "copy")).replace(to)
             self.look()
-        Path(source).rmdir()
-
-
-@pytest.fixture
-def steps(spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
-    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
-    watch = Steps(tmp_path, expected(*range(MIN_DIRECTORIES)))
-    monkeypatch.setattr(merging, "FILE_ROWS", 3 * MIN_DIRECTORIES // 2)
-    monkeypatch.setattr(merging, "write_manifest", watch.around(merged.write_manifest))
-    monkeypatch.setattr(Merger, "_delete", watch.around(Merger._delete))
-    return watch
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
+        self.look()
 
 
 @pytest.mark.parametrize("atomic", [True, False])
 def test_each_reader_sees_each_row_once_after_each_step_of_a_merge(
-    spark: "SparkSession", steps: Steps, monkeypatch: pytest.MonkeyPatch, atomic: bool
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
-    rename = steps.around(Merger._rename) if atomic else lambda _, source, target: steps.move(source, target)
-    monkeypatch.setattr(Merger, "_rename", rename)
-    assert Merger(spark, str(steps.archive), 0).merge("abcdef12", MIN_DIRECTORIES)
-    assert len(directories(steps.archive)) == len(NAMES)
-    assert steps.taken >= len(NAMES) * 2 * (1 + MIN_DIRECTORIES)
-    assert all(reader(files_of(str(steps.archive))) == steps.all_rows for reader in READERS)
+    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
+    merger = Merger(spark, str(tmp_path), 0)
+    steps = Steps(tmp_path, monkeypatch, MIN_DIRECTORIES, atomic=atomic)
+    assert merger.merge("abcdef12", MIN_DIRECTORIES) == len(NAMES) * MIN_DIRECTORIES
+    steps.look()
+    assert steps.taken > len(NAMES) * 2 * MIN_DIRECTORIES
+    assert by_duckdb(f"{tmp_path}/{EVENTS}/**/*.parquet") == steps.all_rows
+    assert len([*tmp_path.glob(f"{EVENTS}/**/*.parquet")]) == 2 * len(NAMES)
 
 
-def test_a_pattern_sees_rows_twice_before_the_covered_directories_are_deleted(
-    spark: "SparkSession", steps: Steps, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("atomic", [True, False])
+def test_the_next_merge_finishes_what_was_interrupted_at_any_step(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
-    """The list is there for a reason; and the steps above do stop where it matters."""
-    counts = set[int]()
-    look = steps.look
-
-    def count() -> None:
-        look()
-        counts.add(len(pd.read_parquet(steps.archive / "events", columns=["id"])))
-
-    monkeypatch.setattr(steps, "look", count)
-    Merger(spark, str(steps.archive), 0).merge("abcdef12", MIN_DIRECTORIES)
-    assert max(counts) > steps.all_rows.total()
+    seed = tmp_path / "seed"
+    write(spark, seed, small(0), small(1))
+    for end in range(1, 60):
+        archive = Path(shutil.copytree(seed, tmp_path / str(end)))
+        with monkeypatch.context() as patched:
+            merger = Merger(spark, str(archive), 0)
+            steps = Steps(archive, patched, 2, atomic=atomic, end=end)
+            try:
+                merger.merge("abcdef12", 2, everything=True)
+                break
+            except KilledError:
+                pass
+        if end % 5 == 1:
+            assert ids(spark, archive) == steps.all_rows, end
+        with monkeypatch.context() as patched:
+            then = Steps(archive, patched, 2, atomic=atomic)
+            then._before = steps._before
+            Merger(spark, str(archive), 0).merge("abcdef12", 2, everything=True)
+            then.look()
+        assert by_duckdb(f"{archive}/{EVENTS}/**/*.parquet") == steps.all_rows, end
+        assert directories(archive, RECENT[EVENTS]) == [], end
+        assert not [*archive.rglob(CLAIM)], end
+        shutil.rmtree(archive)
+    else:
+        pytest.fail("it never came to an end")
+    assert end > 20

@@ -10,8 +10,8 @@ from penstock.cli._text import print_json
 def list_files(archive: ArchiveDirectory, json: Json = False) -> None:
     """List the Parquet files that hold each event once, for any reader.
 
-    A pattern like events/**/*.parquet matches events twice while the pipeline merges small files. If a file of the
-    list is gone when you read it, it was merged: list again.
+    A pattern like events/**/*.parquet finds the same but for the most recent events. If a file of the list is gone
+    when you read it, its events were published below events/: list again.
     """
     run(_files(archive, json))
 
