@@ -26,7 +26,7 @@ class Access:
     """Counters to be written as a hash, and the slowest request."""
 
     def __init__(self) -> None:
-        self.counters = Counter[str]()
+        self.counters = Counter[str](requests=0)  # so that the hash is there from the beginning on
         self.slowest = 0.0
         """Seconds from the head of a request to its answer, of the slowest one since ``take``."""
 
@@ -43,8 +43,9 @@ class Access:
             self.slowest = seconds
 
     def count(self, name: str, many: int = 1) -> None:
-        """Count what a service counts besides."""
-        self.counters[name] += many
+        """Count what a service counts besides; nothing is noted, nor written, for 0 of it."""
+        if many:
+            self.counters[name] += many
 
     def refused(self, status: int) -> None:
         """Count a request that breaks a rule of HTTP or a limit."""

@@ -298,6 +298,10 @@ async def test_dead_letters_of_hrouter_and_mlimit_count_by_in_and_have_no_known_
 async def test_requests_over_http_are_shown_by_what_became_of_them_and_by_their_time(redis: Redis) -> None:
     assert (await scraped(redis))("http_total", event="5xx") is None
     access = Access()
+    await write_access(redis, "demo:metrics:http", access)
+    assert (await scraped(redis))("http_total", event="5xx") == 0
+    access.count("answered", 0)
+    assert not access.take()[0], "there is nothing to write"
     for status, seconds in ((200, 0.005), (200, 0.02), (504, 30.001)):
         access.answered("GET", status, received=1, sent=2, seconds=seconds)
     access.count("timeouts")
