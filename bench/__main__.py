@@ -152,6 +152,8 @@ def _pipeline(quick: bool) -> list[Benchmark]:
         lambda bed: archive.shards(bed, 1 if quick else 3, 4 * events),
         lambda bed: archive.merging(bed, 1 if quick else 3, events),
         lambda bed: archive.visible(bed, rounds + 2),
+        lambda bed: archive.starting(bed, 1 if quick else 5),
+        lambda bed: archive.many_namespaces(bed, 1_000 if quick else 10_000, 10),
         lambda bed: tracking.event_cost(bed, rounds, events // 10),
     ]
 

@@ -1,21 +1,27 @@
 """Benchmarks of the pipeline as a running service."""
 
+import json
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from bench.figures import Figure
-from bench.testbed import Testbed
+from bench.testbed import PYTHON, Testbed
 from penstock.keys import Keys
 from penstock.script import Script
-from tests.support.harness import Service, until
+from penstock.spark.archive import WRITING
+from tests.support.harness import ROOT, Service, until
 
 SHOP: Final = Keys("bench:shop")
 PIPELINE: Final = Keys("bench:pipeline")
+MANY: Final = "bench:many"
 MILLION: Final = 1_000_000
 MERGED_BATCHES: Final = 40
 """Micro-batches of the benchmark of merging."""
@@ -89,6 +95,35 @@ class PipelineRun:
         return (end[1] - begin[1]) / (end[0] - begin[0])
 
 
+def pages(bed: Testbed) -> Iterator[Any]:
+    """Yield pages of the entries, read by hiredis alone."""
+    connection = bed.redis.connection_pool.get_connection()
+    try:
+        after = "-"
+        while True:
+            connection.send_command("XRANGE", SHOP.events, after, "+", "COUNT", 5_000)
+            page = connection.read_response()
+            if not page:
+                return
+            yield page
+            after = "(" + page[-1][0].decode()
+    finally:
+        bed.redis.connection_pool.release(connection)
+
+
+def bare_parquet(bed: Testbed, place: Path) -> None:
+    """Read all events with XRANGE, decode them and write them with pyarrow, in this process."""
+    import pyarrow.parquet as pq
+
+    from penstock.spark.decode import SCHEMA, decode_entries
+
+    level = int(WRITING["parquet.compression.codec.zstd.level"])
+    with pq.ParquetWriter(place, SCHEMA, compression="zstd", compression_level=level) as writer:
+        for page in pages(bed):
+            for batch in decode_entries(SHOP.namespace, page):
+                writer.write_batch(batch)
+
+
 def archive(bed: Testbed, events: int) -> list[Figure]:
     """Measure the rate of archiving a backlog without roll-ups from the second micro-batch on, and if it slows."""
     write_events(bed.redis, events)
@@ -96,16 +131,35 @@ def archive(bed: Testbed, events: int) -> list[Figure]:
         run.until(events)
         rate = run.rate(0, events)
         parts = [run.rate(events * part / 5, events * (part + 1) / 5) for part in range(5)]
+    bare = _bare_rate(bed, events)
     bed.redis.flushall()
     note = "by fifths: " + ", ".join(f"{part / 1000:,.0f} k/s" for part in parts)
     return [
         Figure(f"archive of {events:,} events", "/s", [rate], 150_000, at_least=True, note=note),
         Figure("archive: the last fifth's time / the first one's", "x", [parts[0] / parts[-1]], 1.2),
+        _beside_bare(f"archive of {events:,} events, after the first batch", rate, bare, 0.35),
     ]
 
 
+def _bare_rate(bed: Testbed, events: int) -> list[float]:
+    """Return the events a second of a bare process, three times."""
+    with tempfile.TemporaryDirectory() as place:
+        found = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            bare_parquet(bed, Path(place) / "bare.parquet")
+            found.append(events / (time.perf_counter() - begin))
+    return found
+
+
+def _beside_bare(what: str, rate: float, bare: Sequence[float], limit: float) -> Figure:
+    note = f"{rate / 1000:,.0f} k/s against {statistics.median(bare) / 1000:,.0f} k/s"
+    name = f"{what} / bare XRANGE and pyarrow"
+    return Figure(name, "x", [rate / each for each in bare], limit, at_least=True, note=note)
+
+
 def rolling_up(bed: Testbed, events: int) -> list[Figure]:
-    """Measure the rate of archiving a backlog with roll-ups, and the cost of an event in a large archive.
+    """Measure the rate of archiving a backlog with roll-ups, the cost of an event in a large archive, and its SQL.
 
     The first events cost more because Java has just started, so compare them with the events after a final restart.
     """
@@ -115,15 +169,19 @@ def rolling_up(bed: Testbed, events: int) -> list[Figure]:
         run.until(events)
         rate = run.rate(0, events)
         first, between, last = (1e6 / run.rate(after, after + part) for after in (0, events // 5, events - part))
+        bare = _bare_rate(bed, events)
         run.service.stop()
         write_events(bed.redis, part, first=events + 1)
         run.service.start()
         run.until(events + part)
         again = 1e6 / run.rate(events + 1, events + part)
+        run.service.stop()
+        asked = [_ask(run.place / "archive", events + part) for _ in range(5)]
     bed.redis.flushall()
     note = f"{first:.2f} us up to {part:,}, {between:.2f} from {events // 5:,} on, {last:.2f} from {events - part:,} on"
     return [
         Figure(f"archive and roll-ups of {events:,} events", "/s", [rate], 100_000, at_least=True, note=note),
+        _beside_bare(f"archive and roll-ups of {events:,} events, after the first batch", rate, bare, 0.25),
         Figure("cost of an event, the last ones' / those in between", "x", [last / between], 1.2, note=note),
         Figure(
             f"the same after a restart at {events:,} / after the first start",
@@ -131,6 +189,70 @@ def rolling_up(bed: Testbed, events: int) -> list[Figure]:
             [again / first],
             1.2,
             note=f"{again:.2f} us against {first:.2f} us",
+        ),
+        Figure(f"penstock sql: a count by event of {events + part:,} archived events", "s", asked, 2),
+    ]
+
+
+def _ask(place: Path, events: int) -> float:
+    """Return how long (s) the command takes, from its start to its end."""
+    words = ("sql", "--archive", str(place), "select event, count(*) as many from events group by all", "--json")
+    begin = time.perf_counter()
+    done = subprocess.run((*PYTHON, "penstock", *words), check=True, capture_output=True, cwd=ROOT)
+    seconds = time.perf_counter() - begin
+    assert [row["many"] for row in json.loads(done.stdout)] == [events], done.stdout
+    return seconds
+
+
+def starting(bed: Testbed, rounds: int) -> list[Figure]:
+    """Measure the time from the start of the process to the first counted micro-batch, and after a kill."""
+    started, killed = [], []
+    write_events(bed.redis, 1_000)
+    for _ in range(rounds):
+        begin = time.monotonic()
+        with PipelineRun(bed, [SHOP]) as run:
+            run.until(1_000)
+            started.append(run.progress[0][0] - begin)
+            write_events(bed.redis, 1_000, first=1_001)
+            assert run.service.process
+            run.service.process.kill()
+            run.service.wait()
+            begin = time.monotonic()
+            run.service.start()
+            run.until(2_000)
+            killed.append(run.progress[-1][0] - begin)
+        bed.redis.delete(*bed.redis.keys(f"{PIPELINE.namespace}:*"), SHOP.events)
+        write_events(bed.redis, 1_000)
+    bed.redis.flushall()
+    return [
+        Figure("pipeline, start to the first counted batch", "s", started, 10),
+        Figure("pipeline, start after kill -9 to the next counted batch", "s", killed, 12),
+    ]
+
+
+def many_namespaces(bed: Testbed, count: int, each: int) -> list[Figure]:
+    """Measure how long the first events of many namespaces take to be counted, and the memory beside 100 of them."""
+    taken, memory = [], []
+    for many in (100, count):
+        for number in range(many):
+            write_events(bed.redis, each * count // many, keys=Keys(f"{MANY}:{number}"))
+        begin = time.monotonic()
+        with PipelineRun(bed, [Keys(f"{MANY}:*")]) as run:
+            run.until(count * each)
+            taken.append(run.progress[-1][0] - begin)
+            tree = [psutil.Process(run.service.pid), *psutil.Process(run.service.pid).children(recursive=True)]
+            memory.append(sum(one.memory_info().rss for one in tree if "java" not in one.name()) / 1e6)
+        bed.redis.flushall()
+    name = f"pipeline, {count:,} namespaces of {each} events"
+    note = f"{memory[1]:,.0f} MB against {memory[0]:,.0f} MB"
+    return [
+        Figure(f"{name}: from the start until all are counted", "s", [taken[1]], 60),
+        Figure(
+            f"{name}: memory of its Python processes / of 100 with as many",
+            "x",
+            [memory[1] / memory[0]],
+            1.3,
+            note=note,
         ),
     ]
 

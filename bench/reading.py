@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.archive import SHOP, write_events
+from bench.archive import SHOP, bare_parquet, pages, write_events
 from bench.figures import Figure
 from bench.spark import into_nothing, seconds, spark_session
 from bench.testbed import Testbed
@@ -128,7 +128,7 @@ def _in_turns(
     from penstock.spark.decode import decode_entries
 
     frame = spark.read.format("redis-stream").options(url=bed.url, keys=SHOP.events).load()
-    entries = [entry for page in islice(_pages(bed), 2) for entry in page]
+    entries = [entry for page in islice(pages(bed), 2) for entry in page]
     rows = decode_entries(SHOP.namespace, entries)[0].take(
         pa.array(range(10_000))
     )  # a slice would be sent with all the rest
@@ -142,9 +142,9 @@ def _in_turns(
     read, parquet = [], []
     for _ in range(rounds):
         spent = into_nothing(frame), into_nothing(ready)
-        read.append((seconds(lambda: [len(page) for page in _pages(bed)]), *spent))
+        read.append((seconds(lambda: [len(page) for page in pages(bed)]), *spent))
         spent = into_parquet(frame), into_parquet(ready)
-        parquet.append((seconds(lambda: _bare_parquet(bed, place / "bare.parquet")), *spent))
+        parquet.append((seconds(lambda: bare_parquet(bed, place / "bare.parquet")), *spent))
     return read, parquet
 
 
@@ -183,31 +183,3 @@ def _ratio(name: str, events: int, turns: Sequence[Turn], limit: float) -> Figur
     bare, ours, ready = (f"{events / statistics.median(column) / 1000:,.0f} k/s" for column in zip(*turns, strict=True))
     note = f"{ours} against {bare}; Spark with nothing to read: {ready}"
     return Figure(name, "x", [bare / ours for bare, ours, _ in turns], limit, at_least=True, note=note)
-
-
-def _pages(bed: Testbed) -> Iterator[Any]:
-    """Yield pages of the entries, read by hiredis alone."""
-    connection = bed.redis.connection_pool.get_connection()
-    try:
-        after = "-"
-        while True:
-            connection.send_command("XRANGE", SHOP.events, after, "+", "COUNT", 5_000)
-            page = connection.read_response()
-            if not page:
-                return
-            yield page
-            after = "(" + page[-1][0].decode()
-    finally:
-        bed.redis.connection_pool.release(connection)
-
-
-def _bare_parquet(bed: Testbed, place: Path) -> None:
-    import pyarrow.parquet as pq
-
-    from penstock.spark.decode import SCHEMA, decode_entries
-
-    level = int(WRITING["parquet.compression.codec.zstd.level"])
-    with pq.ParquetWriter(place, SCHEMA, compression="zstd", compression_level=level) as writer:
-        for page in _pages(bed):
-            for batch in decode_entries(SHOP.namespace, page):
-                writer.write_batch(batch)
