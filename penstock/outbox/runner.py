@@ -166,6 +166,10 @@ class Runner:
             waiting, run = self._begun.popleft()
             if len(self._begun) < self._batch:
                 self._upcoming.news.set()
+            if not self._handlers.of(waiting.keys):
+                self._upcoming.put_back(waiting.seq)
+                self._end(waiting, run)
+                continue
             self._running += 1
             try:
                 await self._handle(waiting)
