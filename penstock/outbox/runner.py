@@ -234,7 +234,7 @@ class Runner:
     def _flush(self) -> None:
         """Write what has ended since the last flush."""
         self._is_flushing = False
-        finished, self._finished = sorted(self._finished), []
+        finished, self._finished = self._finished, []
         failed, self._failed = self._failed, []
         ended, self._ended = self._ended, []
         if finished:

@@ -256,6 +256,18 @@ async def test_a_write_that_needs_no_room_is_not_refused_with_one_that_does(tmp_
         assert [message.seq for message in store.next_outgoing(1, 0, 1000)] == [2]
 
 
+async def test_what_is_finished_in_one_group_by_several_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """The seqs of a group do not rise: 1, 5, 2, 4 are not 1 to 4."""
+    with opened(tmp_path) as store:
+        with store.transaction():
+            store.arrive([Arrived(seq, new_id(), "a:1", "k", b"") for seq in range(1, 6)])
+        commits = GroupCommit(store)
+        for finished in ([1, 5], [2, 4]):
+            commits.write_surely(Store.finish, finished)
+        await commits.close()
+        assert [message.seq for message in store.list_incoming()] == [3]
+
+
 async def test_then_is_called_in_order_even_if_nobody_waits(tmp_path: Path) -> None:
     """The task that publishes may be cancelled: the message is stored, and has to be sent."""
     with opened(tmp_path) as store:

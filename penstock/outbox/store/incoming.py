@@ -117,8 +117,8 @@ class IncomingMessages(Statements):
         self._db.executemany("DELETE FROM begun WHERE first = ?", [run[:1] for run in runs])
 
     def finish(self, seqs: Sequence[int]) -> None:
-        """Remove incoming messages, by seq and rising, whose handlers have returned."""
-        where, arguments = among(seqs)
+        """Remove incoming messages, by seq, whose handlers have returned."""
+        where, arguments = among(sorted(seqs))
         self._db.execute(f"DELETE FROM incoming WHERE seq {where}", arguments)
         self._db.execute(f"DELETE FROM tries WHERE seq {where}", arguments)
 

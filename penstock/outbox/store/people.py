@@ -77,7 +77,7 @@ class ForPeople(OutgoingMessages, IncomingMessages):
         removed = self._db.execute("DELETE FROM dead WHERE id = ?", (id,)).rowcount
         incoming = self._column("SELECT seq FROM incoming WHERE id = ?", id)
         if incoming:
-            self.finish(sorted(incoming))
+            self.finish(incoming)
         removed += len(incoming)
         for seq in self._column("SELECT seq FROM messages WHERE id = ?", id):
             removed += self._db.execute(
