@@ -360,6 +360,21 @@ async def test_rs_17_a_second_owner_is_told_who_the_first_is(tmp_path: Path) -> 
         pass
 
 
+async def test_calls_outside_of_async_with_and_wrong_addresses_are_explained(tmp_path: Path) -> None:
+    a = outbox(tmp_path, f"127.0.0.1:{free_port()}")
+    for _ in range(2):
+        for call in (a.publish("k", b""), a.send("k", b"", "a:1"), a.subscribe("a:1", "k"), a.forget("a:1"), a.drain()):
+            with pytest.raises(WrongCall, match="the outbox is closed: expected `async with"):
+                await call
+        with pytest.raises(WrongCall, match="is closed"):
+            a.subscribers("k")
+        async with a:
+            with pytest.raises(OSError, match=f"in use: {a.advertise}"):
+                await outbox(tmp_path / "other", a.advertise).__aenter__()
+    with pytest.raises(WrongCall, match="'here' is no address"):
+        outbox(tmp_path, advertise="here")
+
+
 async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     async with outbox(tmp_path / "a") as a:
         with pytest.raises(OSError, match="in use"):
