@@ -190,6 +190,21 @@ async def test_a_full_disk_refuses_a_publish_and_keeps_what_was_accepted(tmp_pat
             await got.wait_for(*accepted, "there is room again")
 
 
+def test_a_store_on_a_full_disk_is_opened_to_deliver_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        store.add_destination("a:1")
+        add(store, published(1))
+
+    def full(_: Store) -> None:
+        raise DiskFull("the disk is full")
+
+    monkeypatch.setattr(Store, "begin_transaction", full)
+    with opened(tmp_path) as store:
+        assert [message.seq for message in store.next_outgoing(1, 0, 1000)] == [1]
+
+
 async def test_a_receiver_whose_disk_is_full_acknowledges_nothing_and_gets_it_later(tmp_path: Path) -> None:
     async with outbox(tmp_path / "a") as a, outbox(tmp_path / "b") as b:
         await subscribed(b, a, "x")
