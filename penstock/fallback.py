@@ -21,9 +21,10 @@ from redis.exceptions import ConnectionError, RedisError
 
 from penstock.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.connection import OTHER_SERVER
-from penstock.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed
+from penstock.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed, WrongCall
 from penstock.log import Log
 from penstock.retry import BACKOFF, HURRY_SECONDS
+from penstock.transfer.protocol import SMALLEST_LIMIT
 from penstock.transient import passes
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class Way(ABC):
     async def deliver(self, first: int, messages: list[bytes]) -> Sent:
         """Push ``messages``, of which the first has the number ``first``: some may have no room."""
 
+    async def too_large(self, size: int) -> str | None:
+        """Return that a message of ``size`` bytes is larger than the server takes; None if it is not, or unknown."""
+        return None
+
     async def lost(self, error: Exception) -> None:  # noqa: B027
         """Note that a call has failed."""
 
@@ -100,7 +105,7 @@ class Way(ABC):
     def add(self, messages: list[bytes]) -> "asyncio.Future[Ids]":
         """Push ``messages`` behind all others; the future ends once the server has them, or the disk.
 
-        It raises ``DiskFull``, ``Full``, and what waiting cannot mend.
+        It raises ``DiskFull``, ``Full``, ``WrongCall`` if one is too large, and what waiting cannot mend.
         """
         push = _Push(messages, asyncio.get_running_loop().create_future())
         if self._task.done():
@@ -170,6 +175,12 @@ class Way(ABC):
                 self._news.clear()
                 await self._news.wait()
                 return
+            place, reason = await self._first_too_large(messages)
+            if reason and not place:
+                await self.spool.set_aside(reason)
+                self._log.error("a message is a dead letter", **self._labels, reason=reason)
+                return
+            messages = messages[:place]
             many, _ = await self._send(messages)
             self.spool.delivered(many)
             if many < len(messages):
@@ -177,6 +188,11 @@ class Way(ABC):
             return
         if not (pushes := self._next()):
             return
+        for push in pushes:
+            _, reason = await self._first_too_large(push.messages)
+            if reason:
+                _finish(push, WrongCall(reason))
+                return
         self._sent = len(pushes)
         many, ids = await self._send([message for push in pushes for message in push.messages])
         self._sent = end = 0
@@ -186,11 +202,11 @@ class Way(ABC):
             _finish(push, self._full(ids[begin:many]) if end > many else None, ids[begin:end])
 
     def _next(self) -> list[_Push]:
-        """Return the pushes that go together next, which stay in the queue; drop those that were cancelled."""
+        """Return the pushes that go together next, which stay in the queue; drop those that have ended."""
         pushes, count, size = list[_Push](), 0, 0
         while self._queue:
             push = self._queue.popleft()
-            if push.done.cancelled():
+            if push.done.done():
                 continue
             count, size = count + len(push.messages), size + sum(map(len, push.messages))
             if pushes and (count > MAX_MESSAGES or size > MAX_BYTES):
@@ -199,6 +215,13 @@ class Way(ABC):
             pushes.append(push)
         self._queue.extendleft(reversed(pushes))
         return pushes
+
+    async def _first_too_large(self, messages: list[bytes]) -> tuple[int, str]:
+        """Return the place of the first message that the server never takes, and why; else the end."""
+        for place, message in enumerate(messages):
+            if len(message) > SMALLEST_LIMIT and (reason := await self.too_large(len(message))):
+                return place, reason
+        return len(messages), ""
 
     async def _meet(self) -> None:
         """Connect, refuse what former connections may still send, and learn what has arrived."""
@@ -254,7 +277,7 @@ class Way(ABC):
         """Store all pushes that have no reply, those first that may have arrived. Others queue up behind them."""
         while self._queue:
             sent, self._sent, found = self._sent, 0, [*self._queue]
-            pushes = found[:sent] + [push for push in found[sent:] if not push.done.cancelled()]
+            pushes = found[:sent] + [push for push in found[sent:] if not push.done.done()]
             messages = [message for push in pushes for message in push.messages]
             problem: PenstockError | None = None
             try:

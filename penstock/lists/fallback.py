@@ -9,10 +9,12 @@ from penstock.encoding import decoded
 from penstock.fallback import Fallback, Met, Sent, Way
 from penstock.log import Log
 from penstock.raw_connection import Packed, RawConnection
-from penstock.transfer.protocol import Target, digest_of
+from penstock.transfer.protocol import Target, digest_of, too_large
 from penstock.urls import server_of
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from penstock.outbox import Outbox
     from penstock.outbox.spool import Spool
 
@@ -22,12 +24,12 @@ _log: Final = Log("penstock.lists")
 class ListFallback(Fallback["ListWay"]):
     """All lists of a server."""
 
-    def __init__(self, url: str, outbox: "Outbox", name: str) -> None:
-        self._url, self._name = url, name
+    def __init__(self, url: str, outbox: "Outbox", name: str, redis: "Redis") -> None:
+        self._url, self._name, self._redis = url, name, redis
         super().__init__(outbox, server_of(url))
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
-        """Return once the server has ``messages``, or the disk. Raise ``WrongType`` or ``DiskFull``."""
+        """Return once the server has ``messages``, or the disk. Raise ``DiskFull`` or ``WrongCall``."""
         await self._way(name).add(messages)
 
     async def cut_if_silent(self) -> None:
@@ -37,14 +39,14 @@ class ListFallback(Fallback["ListWay"]):
 
     def _new(self, name: bytes) -> "ListWay":
         raw = RawConnection(connect(self._url, name=self._name))
-        return ListWay(raw, name, self._spools.of(name), self._spools.source)
+        return ListWay(raw, name, self._spools.of(name), self._spools.source, self._redis)
 
 
 class ListWay(Way):
     """The way to one list, with a connection of its own."""
 
-    def __init__(self, raw: RawConnection, name: bytes, spool: "Spool", source: str) -> None:
-        self.raw, self._source = raw, source
+    def __init__(self, raw: RawConnection, name: bytes, spool: "Spool", source: str, redis: "Redis") -> None:
+        self.raw, self._source, self._redis = raw, source, redis
         self._target: Target
         super().__init__(decoded(name), spool, _log, "list")
 
@@ -57,6 +59,9 @@ class ListWay(Way):
         packed = Packed.of(messages)
         await self._target.send(first, first + len(messages) - 1, digest_of(packed), packed)
         return Sent(await self._target.arrived())
+
+    async def too_large(self, size: int) -> str | None:
+        return await too_large(self._redis, size)
 
     async def lost(self, error: Exception) -> None:
         await self.raw.close()

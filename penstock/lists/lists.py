@@ -125,7 +125,7 @@ class Lists:
             from penstock.fallback import opened
             from penstock.lists.fallback import ListFallback
 
-            self._fallback = ListFallback(self.url, await opened(self._outbox, self._own), NAME)
+            self._fallback = ListFallback(self.url, await opened(self._outbox, self._own), NAME, self.redis)
         self._signals.enter(asyncio.get_running_loop())
         self._tasks.add(asyncio.create_task(self._renew()))
         return self

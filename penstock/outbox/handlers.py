@@ -1,6 +1,7 @@
 """Functions of the application, by the keys of the messages that they are called with."""
 
 from collections.abc import Callable, Iterable
+from inspect import isawaitable
 from itertools import chain
 from typing import Final
 
@@ -21,24 +22,38 @@ class Handler:
     ) -> None:
         self._handlers, self._function, self.keys = handlers, function, keys
         self._missing = set(missing)
+        self._is_off = self._has_begun = False
 
     def off(self) -> None:
         """Call the function no more. A second call does nothing."""
+        self._is_off = True
         self._handlers.remove(self)
 
     def __call__(self, message: Message) -> object:
-        return self._function(message)
+        return None if self._is_off else self._function(message)
 
 
 class _Last(Handler):
-    """Called once, with the message after which none of the keys that are awaited is missing."""
+    """Called once, with the message after which none of the keys that are awaited is missing; again if it raises."""
 
     def __call__(self, message: Message) -> object:
         self._missing.difference_update(message.keys)
-        if self._missing or not self._handlers.has(self):
+        if self._missing or self._has_begun or self._is_off:
             return None
-        self.off()
-        return self._function(message)
+        self._has_begun = True
+        self._handlers.remove(self)
+        return self._call(message)
+
+    async def _call(self, message: Message) -> None:
+        try:
+            result = self._function(message)
+            if isawaitable(result):
+                await result
+        except BaseException:
+            self._has_begun = False
+            if not self._is_off:
+                self._handlers.add(self)
+            raise
 
 
 class Handlers:
@@ -53,7 +68,7 @@ class Handlers:
 
     def every(self, keys: Keys, function: Function) -> Handler:
         """Call ``function`` with each message that has one of ``keys``, once a message."""
-        return self._add(Handler(self, function, as_keys(keys)))
+        return self.add(Handler(self, function, as_keys(keys)))
 
     def once(self, keys: Keys, function: Function) -> Handler:
         """Call ``function`` once, as soon as messages with all of ``keys`` have come; with the last of them.
@@ -61,11 +76,11 @@ class Handlers:
         Which have come is known to this process only.
         """
         found = as_keys(keys)
-        return self._add(_Last(self, function, found, found))
+        return self.add(_Last(self, function, found, found))
 
     def any(self, keys: Keys, function: Function) -> Handler:
         """Call ``function`` once, with the first message that has one of ``keys``."""
-        return self._add(_Last(self, function, as_keys(keys)))
+        return self.add(_Last(self, function, as_keys(keys)))
 
     def all(self, function: Function) -> Handler:
         """Call ``function`` with every message."""
@@ -86,9 +101,6 @@ class Handlers:
                 if not found:
                     del self._by_key[key]
 
-    def has(self, handler: Handler) -> bool:
-        return any(handler in self._by_key.get(key, ()) for key in handler.keys)
-
     def of(self, keys: str) -> tuple[Handler, ...]:
         """Return the handlers of a message with ``keys``, as in the store: each once, those of the first key first."""
         found = self._found.get(keys)
@@ -99,7 +111,7 @@ class Handlers:
             found = self._found[keys] = tuple(dict.fromkeys(chain(*by_key, self._of_all)))
         return found
 
-    def _add(self, handler: Handler) -> Handler:
+    def add(self, handler: Handler) -> Handler:
         for key in handler.keys:
             self._by_key.setdefault(key, []).append(handler)
         self._found.clear()

@@ -178,9 +178,9 @@ def _bound(family: int, where: tuple[object, ...]) -> socket.socket:
         made.bind(where)
         made.listen(BACKLOG)
         made.setblocking(False)
-    except OSError:
+    except OSError as error:
         made.close()
-        raise
+        raise OSError(error.errno, f"{error.strerror}: {where[0]}:{where[1]}") from error
     return made
 
 

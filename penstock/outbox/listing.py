@@ -133,7 +133,10 @@ def dead(store: Store, id: bytes | None = None, *, data: bool = False) -> Iterat
     )
     for row in _pages(store, statement, "number", "id", id):
         letter = Letter._make(row)
-        yield letter._replace(keys=tuple(row[2].split(SEPARATOR)), outgoing=bool(letter.outgoing))
+        keys = (
+            (row[2].decode(errors="backslashreplace"),) if isinstance(row[2], bytes) else tuple(row[2].split(SEPARATOR))
+        )
+        yield letter._replace(keys=keys, outgoing=bool(letter.outgoing))
 
 
 def spooled(store: Store) -> list[Spooled]:

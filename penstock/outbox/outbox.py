@@ -100,6 +100,8 @@ class Outbox:
             raise WrongCall("expected attempts and concurrency of 1 or more, and dedupe of 0 or more")
         if store_bytes < 1:
             raise WrongCall("expected store_bytes of 1 or more")
+        if advertise and not wire.is_address(advertise):
+            raise WrongCall(f"advertise: {advertise!r} is no address: expected host:port")
         self.advertise = advertise
         self._security = security or wire.Security.none()
         self._allowed = allowed or wire.Allowed()
@@ -110,6 +112,8 @@ class Outbox:
         """The size of the largest message that can be published."""
         self._drained: asyncio.Future[None] | None = None
         self._opened: AsyncExitStack | None = None
+        self._is_open = False
+        """Also while it closes: handlers that run may still publish."""
         self._runner: Runner | None = None
         self._spools = set[str]()
         self._handlers = Handlers(self._handlers_changed)
@@ -125,7 +129,7 @@ class Outbox:
             self._commits = GroupCommit(store)
             opened.push_async_callback(self._commits.close)
             await self._start(store)
-            self._opened = opened.pop_all()
+            self._opened, self._is_open = opened.pop_all(), True
         return self
 
     async def __aexit__(
@@ -183,6 +187,7 @@ class Outbox:
 
         Nothing is stored if nobody is. ``data`` is bytes or text, or any JSON value if ``json``. Raise ``WrongCall``.
         """
+        self._require_open()
         names, body = message_keys(keys), as_payload(data, json=json)
         copies = self._deliveries.routes.copies(names)
         id = new_id()
@@ -194,6 +199,7 @@ class Outbox:
 
     def subscribers(self, keys: Keys) -> int:
         """Return for how many destinations ``publish`` would store a message now. Raise ``WrongCall``."""
+        self._require_open()
         return len(self._deliveries.routes.copies(message_keys(keys)))
 
     async def publish_all(self, messages: Sequence[tuple[Keys, bytes]], source: str, note: str) -> None:
@@ -201,6 +207,7 @@ class Outbox:
 
         A program that moves messages here knows by its note, after a crash, which of them it has moved.
         """
+        self._require_open()
         stored = list[Published]()
         for keys, data in messages:
             names = message_keys(keys)
@@ -210,10 +217,12 @@ class Outbox:
 
     def note_of(self, source: str) -> str | None:
         """Return the last note of ``source``, None if there is none."""
+        self._require_open()
         return note_of(self._reader, source)
 
     async def send(self, key: Keys, data: Any, address: str, *, json: bool = False) -> str:
         """Store ``data`` for ``address``, which need not have subscribed; return its id once it is on disk."""
+        self._require_open()
         names, body = message_keys(key), as_payload(data, json=json)
         message = self._message(new_id(), names, body, [Copy(self._deliveries.number_of(address), None)])
         row = (address, message)
@@ -240,15 +249,21 @@ class Outbox:
 
         What is sent to it meanwhile may be dropped, too.
         """
+        self._require_open()
         await self._deliveries.forget(address)
 
     async def _ask(self, verb: str, address: str, keys: tuple[str, ...]) -> None:
+        self._require_open()
         if not self.advertise:
             raise WrongCall("expected bind or advertise: others cannot reach this outbox")
         body = Command(verb, self.advertise, keys).as_json()
         message = self._message(new_id(), (verb,), body, [Copy(self._deliveries.number_of(address), None)])
         row = (address, message, None if verb == REMOVE else keys, verb == SUBSCRIBE)
         await self._commits.write(Store.ask, [row], self._deliveries.offer_sent)
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise WrongCall("the outbox is closed: expected `async with Outbox(...)` around this call")
 
     def _message(self, id: bytes, keys: Sequence[str], body: bytes, copies: Sequence[Copy]) -> Published:
         if len(body) > self.max_bytes:
@@ -263,8 +278,7 @@ class Outbox:
 
     def spools(self, server: str) -> Spools:
         """Return what waits for the Redis server ``server``, until ``release``. Raise ``WrongCall`` if it is in use."""
-        if self._opened is None:
-            raise WrongCall("the outbox is closed: expected `async with Outbox(...)` around this call")
+        self._require_open()
         return Spools(self._reader, self._commits, server, self._spools)
 
     # ---- handlers
@@ -298,6 +312,7 @@ class Outbox:
 
     async def drain(self) -> None:
         """Wait until nothing is incoming or outgoing."""
+        self._require_open()
         await asyncio.sleep(0)
         while not self._reader.is_drained:
             if self._drained is None:
@@ -339,6 +354,7 @@ class Outbox:
             if self._runner is not None:
                 await self._runner.close(seconds)
             await self._deliveries.close()
+        self._is_open = False
 
 
 def _is_any(bind: str) -> bool:

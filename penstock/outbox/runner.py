@@ -166,6 +166,10 @@ class Runner:
             waiting, run = self._begun.popleft()
             if len(self._begun) < self._batch:
                 self._upcoming.news.set()
+            if not self._handlers.of(waiting.keys):
+                self._upcoming.put_back(waiting.seq)
+                self._end(waiting, run)
+                continue
             self._running += 1
             try:
                 await self._handle(waiting)
@@ -230,7 +234,7 @@ class Runner:
     def _flush(self) -> None:
         """Write what has ended since the last flush."""
         self._is_flushing = False
-        finished, self._finished = sorted(self._finished), []
+        finished, self._finished = self._finished, []
         failed, self._failed = self._failed, []
         ended, self._ended = self._ended, []
         if finished:

@@ -5,6 +5,7 @@ in the ledger of the server; it is None as long as nothing of what waits was sen
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -12,7 +13,8 @@ from typing import Any, Final
 
 from penstock.errors import WrongCall
 from penstock.outbox.commits import GroupCommit
-from penstock.outbox.store import Store
+from penstock.outbox.ids import new_id
+from penstock.outbox.store import TO_LIST, Store
 
 BUS: Final = "bus "
 """Prefix of the name of a server if messages wait for its queues, not its lists."""
@@ -98,6 +100,12 @@ class Spool:
         self.count -= past - self._past
         self._past = past
 
+    async def set_aside(self, reason: str) -> None:
+        """Make the oldest message, of which nothing was sent since ``agree``, a dead letter. Raise ``DiskFull``."""
+        await self._commits.write(_set_aside, [(self._key, self._past + 1, reason)])
+        self.count -= 1
+        self._past += 1
+
     def delivered(self, messages: int) -> None:
         """Remove the oldest ``messages`` messages: the server has them."""
         self.count -= messages
@@ -163,6 +171,19 @@ def _agree(store: Store, rows: list[Any]) -> None:
     for id, there, before in rows:
         store.connection.execute("DELETE FROM spooled WHERE list = ? AND number <= ?", (id, there))
         store.connection.execute("UPDATE spools SET before = ? WHERE id = ?", (before, id))
+
+
+def _set_aside(store: Store, rows: list[Any]) -> None:
+    """What comes after it has a number less in the ledger than it would have had."""
+    for (server, name), number, reason in rows:
+        (id, _), which = _last(store, (server, name)), "WHERE list = ? AND number = ?"
+        store.connection.execute(
+            "INSERT INTO dead (id, address, outgoing, keys, data, attempts, error, at)"
+            f" SELECT ?, ?, ?, ?, data, 1, ?, ? FROM spooled {which}",
+            (new_id(), server, TO_LIST, name, reason, time.time(), id, number),
+        )
+        store.connection.execute(f"DELETE FROM spooled {which}", (id, number))
+        store.connection.execute("UPDATE spools SET before = before - 1 WHERE id = ?", (id,))
 
 
 def _delivered(store: Store, rows: list[Any]) -> None:

@@ -92,6 +92,11 @@ class Upcoming:
         self.in_hand.difference_update(seqs)
         self._suspects_ended(seqs)
 
+    def put_back(self, seq: int) -> None:
+        """Let a message wait that cannot run: its handlers were removed after it began."""
+        self.removed([seq])
+        self._unparked(None)
+
     def failed(self, failed: Sequence[Failed]) -> None:
         """Know that attempts have failed, and are noted in the store."""
         self.removed([each.seq for each in failed])
@@ -141,7 +146,7 @@ class Upcoming:
         if self._due is None or self._due > now:
             return []
         found = self._reader.due_incoming(0, SLICE_BYTES, most, self.in_hand)
-        self._due = self._reader.next_due() if len(found) < most else now
+        self._due = self._reader.next_due(self.in_hand) if len(found) < most else now
         return self._handled(found)
 
     def _next_suspects(self) -> list[Waiting]:
@@ -168,7 +173,7 @@ class Upcoming:
         self._rescheduled()
 
     def _rescheduled(self, _: object = None) -> None:
-        self._due = self._reader.next_due()
+        self._due = self._reader.next_due(self.in_hand)
         self._wait_for_due()
         self.news.set()
 

@@ -13,16 +13,19 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from penstock import sync
-from penstock.errors import Unconfirmed
+from penstock.errors import Unconfirmed, WrongCall
 from penstock.lists import Lists
-from penstock.outbox import DiskFull, Outbox
+from penstock.outbox import DiskFull, Outbox, listing
 from penstock.testing.server import EmbeddedServer
+from tests.outbox.outboxes import opened
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.soak.links import FaultyProxy
 from tests.support.harness import eventually
 
 QUICK = [kind for kind in Kind if not kind.swallows]
 LEDGER = "orders:from:*"
+LIMIT = 1 << 20
+LARGE = b"x" * (LIMIT + 1)
 
 
 @pytest.fixture
@@ -228,6 +231,45 @@ async def test_a_full_disk_refuses_and_says_what_may_have_arrived(server: Embedd
         await delivered(lists)
         await push(lists, 4)
     assert await content(server) == [1, 2, 3, 4]
+
+
+async def test_what_is_too_large_is_refused_while_the_server_is_there(server: EmbeddedServer, tmp_path: Path) -> None:
+    async with lists_to(server.url, tmp_path) as lists, Redis.from_url(server.url) as redis:
+        await redis.config_set("proto-max-bulk-len", LIMIT)
+        await push(lists, 1)
+        with pytest.raises(WrongCall, match="proto-max-bulk-len"):
+            await lists["orders"].push(LARGE)
+        await push(lists, 2)
+        assert lists.waiting == 0
+    assert await content(server) == [1, 2]
+
+
+async def test_what_is_too_large_and_waits_is_a_dead_letter_and_the_rest_goes_on(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with lists_to(server.url, tmp_path) as lists:
+        await push(lists, 1)
+        server.stop()
+        await push(lists, 2)
+        await lists["orders"].push_many(["3", LARGE, LARGE, "4"])
+        await push(lists, 5)
+    server.start()
+    async with Redis.from_url(server.url) as redis:
+        await redis.config_set("proto-max-bulk-len", LIMIT)
+        async with lists_to(server.url, tmp_path) as lists:
+            await delivered(lists)
+            await push(lists, 6)
+            assert await content(server) == [1, 2, 3, 4, 5, 6]
+        with opened(tmp_path) as store, store.transaction():
+            letters = [*listing.dead(store)]
+            assert [(each.keys, each.outgoing, each.size) for each in letters] == 2 * [(("orders",), True, len(LARGE))]
+            assert "proto-max-bulk-len" in letters[0].error
+            assert store.requeue(letters[0].number)
+        await redis.config_set("proto-max-bulk-len", 2 * LIMIT)
+        async with lists_to(server.url, tmp_path) as lists:
+            await push(lists, 7)
+            await delivered(lists)
+        assert (await redis.lrange("orders", 0, -1))[:3] == [b"7", LARGE, b"6"]
 
 
 async def test_pushes_that_are_cancelled_confuse_nobody(server: EmbeddedServer, tmp_path: Path) -> None:

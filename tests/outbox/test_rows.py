@@ -23,7 +23,8 @@ from penstock.outbox import lock as locks
 from penstock.outbox.commands import SUBSCRIBE, UNSUBSCRIBE
 from penstock.outbox.delivery import AHEAD_BYTES
 from penstock.outbox.ids import as_id, new_id, sent_at
-from penstock.outbox.store import Store
+from penstock.outbox.store import Store, Waiting
+from penstock.outbox.upcoming import Upcoming
 from penstock.outbox.wire import Identity, Peer, Security, connect
 from penstock.outbox.wire import MessageFrame as WireMessage
 from penstock.ports import free_port
@@ -359,6 +360,21 @@ async def test_rs_17_a_second_owner_is_told_who_the_first_is(tmp_path: Path) -> 
         pass
 
 
+async def test_calls_outside_of_async_with_and_wrong_addresses_are_explained(tmp_path: Path) -> None:
+    a = outbox(tmp_path, f"127.0.0.1:{free_port()}")
+    for _ in range(2):
+        for call in (a.publish("k", b""), a.send("k", b"", "a:1"), a.subscribe("a:1", "k"), a.forget("a:1"), a.drain()):
+            with pytest.raises(WrongCall, match="the outbox is closed: expected `async with"):
+                await call
+        with pytest.raises(WrongCall, match="is closed"):
+            a.subscribers("k")
+        async with a:
+            with pytest.raises(OSError, match=f"in use: {a.advertise}"):
+                await outbox(tmp_path / "other", a.advertise).__aenter__()
+    with pytest.raises(WrongCall, match="'here' is no address"):
+        outbox(tmp_path, advertise="here")
+
+
 async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     async with outbox(tmp_path / "a") as a:
         with pytest.raises(OSError, match="in use"):
@@ -661,6 +677,100 @@ async def test_rs_d09_a_message_that_failed_waits_when_its_handler_is_off(tmp_pa
         a.every("k", got)
         await got.wait_for("one")
         assert got.messages[0].attempts == 2
+
+
+async def test_rs_d09_what_comes_after_a_handler_is_off_waits_for_the_next_one(tmp_path: Path) -> None:
+    """Also what had begun already, and what had failed before."""
+    async with outbox(tmp_path) as a, raw_peer(a) as peer:
+        await peer.send([WireMessage(number, new_id(), ("k",), str(number).encode()) for number in range(1, 101)])
+        await eventually(lambda: len(incoming_of(tmp_path)) == 100)
+        got = Got()
+
+        def fails(message: Message) -> None:
+            handler.off()
+            got(message)
+            raise ValueError
+
+        a.any("k", got)
+        await got.wait_for("1")
+        handler = a.every("k", fails)
+        await eventually(lambda: len(got.messages) == 2 and stored(tmp_path, _parked) == 1)
+        assert len(incoming_of(tmp_path)) == 99
+        again = Got()
+        a.every("k", again)
+        await again.wait_for(*map(str, range(2, 101)))
+        await a.drain()
+
+
+async def test_rs_07_a_handler_that_is_off_is_not_called_for_a_message_that_others_have_in_hand(tmp_path: Path) -> None:
+    async with outbox(tmp_path) as a, raw_peer(a) as peer:
+        begun, go, got = asyncio.Event(), asyncio.Event(), Got()
+
+        async def waits(_: Message) -> None:
+            begun.set()
+            await go.wait()
+
+        a.every("k", waits)
+        handler = a.every("k", got)
+        await send_raw(peer, 1, new_id(), b"one")
+        await begun.wait()
+        handler.off()
+        go.set()
+        await a.drain()
+        assert got.texts == []
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_rs_07_and_d02_what_is_called_once_and_raises_is_called_again_unless_it_is_off(
+    tmp_path: Path, ends: bool
+) -> None:
+    async with outbox(tmp_path, attempts=3) as a, raw_peer(a) as peer:
+        got = Got()
+
+        async def fails_once(message: Message) -> None:
+            got(message)
+            if ends:
+                handler.off()
+            if message.attempts == 1:
+                raise ValueError
+
+        handler = a.any("k", fails_once)
+        await send_raw(peer, 1, new_id(), b"one")
+        if ends:
+            await eventually(lambda: stored(tmp_path, _parked) == 1)
+        else:
+            await eventually(lambda: not incoming_of(tmp_path))
+        assert got.texts == ["one"] * (1 if ends else 2)
+
+
+async def test_a_message_that_runs_once_more_keeps_nobody_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def looking(upcoming: Upcoming, most: int) -> list[list[Waiting]]:
+        nonlocal looks
+        looks += 1
+        return look(upcoming, most)
+
+    look = Upcoming.next
+    monkeypatch.setattr(Upcoming, "next", looking)
+    async with outbox(tmp_path) as a, raw_peer(a) as peer:
+        again, go = asyncio.Event(), asyncio.Event()
+
+        async def fails_once(message: Message) -> None:
+            if message.attempts == 1:
+                raise ValueError
+            again.set()
+            await go.wait()
+
+        a.every("k", fails_once)
+        await send_raw(peer, 1, new_id(), b"one")
+        await again.wait()
+        before = looks
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert looks - before < 10
+        go.set()
+        await a.drain()
 
 
 def _parked(store: Store) -> int:

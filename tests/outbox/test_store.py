@@ -190,6 +190,21 @@ async def test_a_full_disk_refuses_a_publish_and_keeps_what_was_accepted(tmp_pat
             await got.wait_for(*accepted, "there is room again")
 
 
+def test_a_store_on_a_full_disk_is_opened_to_deliver_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        store.add_destination("a:1")
+        add(store, published(1))
+
+    def full(_: Store) -> None:
+        raise DiskFull("the disk is full")
+
+    monkeypatch.setattr(Store, "begin_transaction", full)
+    with opened(tmp_path) as store:
+        assert [message.seq for message in store.next_outgoing(1, 0, 1000)] == [1]
+
+
 async def test_a_receiver_whose_disk_is_full_acknowledges_nothing_and_gets_it_later(tmp_path: Path) -> None:
     async with outbox(tmp_path / "a") as a, outbox(tmp_path / "b") as b:
         await subscribed(b, a, "x")
@@ -254,6 +269,18 @@ async def test_a_write_that_needs_no_room_is_not_refused_with_one_that_does(tmp_
             await refused
         await commits.close()
         assert [message.seq for message in store.next_outgoing(1, 0, 1000)] == [2]
+
+
+async def test_what_is_finished_in_one_group_by_several_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """The seqs of a group do not rise: 1, 5, 2, 4 are not 1 to 4."""
+    with opened(tmp_path) as store:
+        with store.transaction():
+            store.arrive([Arrived(seq, new_id(), "a:1", "k", b"") for seq in range(1, 6)])
+        commits = GroupCommit(store)
+        for finished in ([1, 5], [2, 4]):
+            commits.write_surely(Store.finish, finished)
+        await commits.close()
+        assert [message.seq for message in store.list_incoming()] == [3]
 
 
 async def test_then_is_called_in_order_even_if_nobody_waits(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def requeue(
     datadir: Datadir = HERE,
     json: Json = False,
 ) -> None:
-    """Let a dead letter wait again: for its handlers, or to be sent to the destination that would not take it.
+    """Let a dead letter wait again: for its handlers, or for the destination or list that would not take it.
 
     It goes to the end, with as many attempts as at first. Refused while the outbox runs.
     """

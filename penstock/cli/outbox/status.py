@@ -37,7 +37,8 @@ async def _status(datadir: "Datadir", as_json: bool) -> int:
     for name, count in counts._asdict().items():
         typer.echo(f"{count:,} {name if count != 1 else name.removesuffix('s')}")
     for each in lists:
-        typer.echo(f"{each.waiting:,} for the {each.kind} {shown(each.name)} of {masked(each.server)}, which is away")
+        where = f"{each.kind} {shown(each.name)} of {masked(each.server)}"
+        typer.echo(f"{each.waiting:,} for the {where}, which has not taken them")
     typer.echo(f"{size:,} bytes on disk" + ("" if bound is None else f"; peers may fill {bound:,}"))
     if holder is None:
         typer.echo("not running")

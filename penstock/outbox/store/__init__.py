@@ -11,6 +11,7 @@ from penstock.outbox.store.file import NAME, Store
 from penstock.outbox.store.incoming import ALONE, TOGETHER
 from penstock.outbox.store.rows import (
     SEPARATOR,
+    TO_LIST,
     Arrived,
     Copy,
     Counts,
@@ -26,6 +27,7 @@ __all__ = [
     "NAME",
     "SEPARATOR",
     "TOGETHER",
+    "TO_LIST",
     "Arrived",
     "Copy",
     "Counts",

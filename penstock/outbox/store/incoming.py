@@ -95,9 +95,13 @@ class IncomingMessages(Statements):
         cursor.close()
         return found
 
-    def next_due(self) -> float | None:
-        """Return when (``clock``) the next failed message is due; None if there is none."""
-        found = self._one("SELECT min(due) FROM tries WHERE suspect = 0 AND due < 9e999")
+    def next_due(self, but: Iterable[int] = ()) -> float | None:
+        """Return when (``clock``) the next failed message is due, without the seqs ``but``; None if there is none."""
+        found = self._one(
+            "SELECT due FROM tries WHERE suspect = 0 AND due < 9e999"
+            " AND seq NOT IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT 1",
+            listed(but),
+        )
         return None if found is None else float(found)
 
     def begin(self, runs: Sequence[tuple[int, int, bool]]) -> None:
@@ -113,8 +117,8 @@ class IncomingMessages(Statements):
         self._db.executemany("DELETE FROM begun WHERE first = ?", [run[:1] for run in runs])
 
     def finish(self, seqs: Sequence[int]) -> None:
-        """Remove incoming messages, by seq and rising, whose handlers have returned."""
-        where, arguments = among(seqs)
+        """Remove incoming messages, by seq, whose handlers have returned."""
+        where, arguments = among(sorted(seqs))
         self._db.execute(f"DELETE FROM incoming WHERE seq {where}", arguments)
         self._db.execute(f"DELETE FROM tries WHERE seq {where}", arguments)
 

@@ -136,7 +136,3 @@ class OutgoingMessages(Destinations):
                 (reason, time.time(), destination, seq),
             )
             self._settle(destination, [seq])
-
-    def outgoing_counts(self) -> dict[int, int]:
-        """Return how many messages wait for each destination that any wait for."""
-        return dict(self._db.execute("SELECT destination, count(*) FROM deliveries GROUP BY destination"))

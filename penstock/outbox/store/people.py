@@ -2,7 +2,7 @@
 
 from penstock.outbox.store.incoming import IncomingMessages
 from penstock.outbox.store.outgoing import OutgoingMessages
-from penstock.outbox.store.rows import Arrived, Copy, Counts, Dead, Outgoing, Published, Waiting
+from penstock.outbox.store.rows import TO_LIST, Arrived, Copy, Counts, Dead, Outgoing, Published, Waiting
 
 
 class ForPeople(OutgoingMessages, IncomingMessages):
@@ -65,7 +65,15 @@ class ForPeople(OutgoingMessages, IncomingMessages):
         if letter is None:
             return False
         id, address, outgoing, keys, data = letter
-        if outgoing:
+        if outgoing == TO_LIST:
+            which = "WHERE server = ? AND name = ?"
+            self._db.execute(
+                "UPDATE spools SET last = last + 1, before = CASE WHEN EXISTS"
+                f" (SELECT 1 FROM spooled WHERE list = id) THEN before END {which}",
+                (address, keys),
+            )
+            self._db.execute(f"INSERT INTO spooled SELECT id, last, ? FROM spools {which}", (data, address, keys))
+        elif outgoing:
             copy = Copy(self.add_destination(address), None)
             self.publish([Published(self.last_outgoing() + 1, id, keys, data, [copy])])
         else:
@@ -77,7 +85,7 @@ class ForPeople(OutgoingMessages, IncomingMessages):
         removed = self._db.execute("DELETE FROM dead WHERE id = ?", (id,)).rowcount
         incoming = self._column("SELECT seq FROM incoming WHERE id = ?", id)
         if incoming:
-            self.finish(sorted(incoming))
+            self.finish(incoming)
         removed += len(incoming)
         for seq in self._column("SELECT seq FROM messages WHERE id = ?", id):
             removed += self._db.execute(

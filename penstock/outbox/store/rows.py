@@ -5,6 +5,8 @@ from typing import Final, NamedTuple
 
 SEPARATOR: Final = "\n"
 """Between the keys of a message; so no key may have it."""
+TO_LIST: Final = 2
+"""``outgoing`` of a dead letter for a list of a Redis server: ``address`` and ``keys`` name its spool."""
 
 
 class Outgoing(NamedTuple):
