@@ -20,6 +20,7 @@ from tests.outbox.outboxes import outbox, stored, subscribed
 from tests.support.harness import ROOT, rounds, until
 
 pytestmark = pytest.mark.slow
+COMMITS = 24
 
 
 def _pair(tmp_path: Path) -> tuple[Machine, Machine]:
@@ -59,15 +60,41 @@ def test_kills_lose_nothing_and_double_only_what_a_killed_subscriber_handled(
                     machine.start(f"{chance.choice(['before', 'after'])}:{chance.randrange(2, 40)}")
                     assert machine.wait() == -signal.SIGKILL, machine.log.read_text()[-3000:]
                     machine.start()
-        enough = len(publisher.numbers()) + 100
-        until(lambda: len(publisher.numbers()) > enough, timeout=300)
-        publisher.stop()
-        subscriber.stop()
+        _end(publisher, subscriber)
+    _account(tmp_path, publisher, subscriber, doubles="subscriber" in victims)
+
+
+@pytest.mark.parametrize("victim", ["publisher", "subscriber"])
+def test_a_kill_before_or_after_any_commit_loses_nothing(tmp_path: Path, victim: str) -> None:
+    publisher, subscriber = _pair(tmp_path)
+    with publisher, subscriber:
+        machine = {"publisher": publisher, "subscriber": subscriber}[victim]
+        for each in (publisher, subscriber):
+            each.start()
+        machine.kill()
+        for commit in range(1, COMMITS + 1):
+            for moment in ("before", "after"):
+                machine.start(f"{moment}:{commit}")
+                assert machine.wait() == -signal.SIGKILL, machine.log.read_text()[-3000:]
+        machine.start()
+        _end(publisher, subscriber)
+    _account(tmp_path, publisher, subscriber, doubles=victim == "subscriber")
+
+
+def _end(publisher: Machine, subscriber: Machine) -> None:
+    """Wait until some more is published; stop both."""
+    enough = len(publisher.numbers()) + 100
+    until(lambda: len(publisher.numbers()) > enough, timeout=300)
+    publisher.stop()
+    subscriber.stop()
+
+
+def _account(tmp_path: Path, publisher: Machine, subscriber: Machine, *, doubles: bool) -> None:
     handled, accepted = Counter(subscriber.numbers()), set(publisher.numbers())
     assert len(accepted) > 100
     assert accepted <= handled.keys()
     assert handled.keys() <= set(range(int((tmp_path / "publisher.begun").read_text())))
-    if "subscriber" not in victims:
+    if not doubles:
         assert set(handled.values()) == {1}
     assert stored(tmp_path / "a", Store.counts).outgoing == 0
     assert stored(tmp_path / "b", Store.counts)[2:] == (0, 0, 0)
