@@ -174,6 +174,7 @@ class Reader:
             attempts = [each for each in attempts if each._only_for == group]
             entries = [each.entry for each in others]  # sent again for another group
             await self.node.command("XACK", encoded(self._keys.stream(stream)), encoded(self._group), *entries)
+        attempts = [each for each in attempts if each.number == 1 or not self._worker.goes_on(self, each)]
         if stream in self.paused:
             for attempt in attempts:
                 self.settler.settle(attempt, "back")

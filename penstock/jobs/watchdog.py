@@ -73,7 +73,7 @@ class Watchdog:
     def _running(self) -> dict[str, Any]:
         """Return stream and job of the processor that runs."""
         task = asyncio.current_task(self._loop)
-        for _, attempt in [*self._worker.in_hand.values()]:
+        for attempt in [*self._worker.in_hand]:
             if attempt._task is not None and attempt._task is task:
                 return {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
         return {"group": self._worker.consumer.group, "jobs": len(self._worker.in_hand)}
