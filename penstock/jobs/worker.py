@@ -88,7 +88,7 @@ class Worker:
     async def run(self) -> None:
         """Read and work until ``stop``; then wait for what is in hand, and hand back the rest."""
         self.consumer.joined(self)
-        renewing, watchdog = asyncio.create_task(self._renew()), Watchdog(self)
+        renewing, watchdog = [asyncio.create_task(self._renew(reader)) for reader in self.readers], Watchdog(self)
         watchdog.start()
         try:
             await asyncio.gather(*(reader.run() for reader in self.readers))
@@ -96,9 +96,10 @@ class Worker:
         finally:
             self.stopping = True
             self._give_up_all()
-            renewing.cancel()
+            for task in renewing:
+                task.cancel()
             watchdog.stop()
-            await asyncio.gather(renewing, *self._tasks(), return_exceptions=True)
+            await asyncio.gather(*renewing, *self._tasks(), return_exceptions=True)
             self.hand_back()
             await asyncio.gather(*(reader.settler.finish() for reader in self.readers))
             await asyncio.gather(*(reader.close() for reader in self.readers))
@@ -291,11 +292,14 @@ class Worker:
             where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
             _log.warning("a processor has failed", error, **where)
 
-    async def _renew(self) -> None:
-        """Keep what is in hand, running or not, from being claimed; give up what others have."""
+    async def _renew(self, reader: "Reader") -> None:
+        """Keep what is in hand, running or not, from being claimed; give up what others have.
+
+        Of each server by itself: a call to one that is away lasts.
+        """
         while True:
             await asyncio.sleep(self.options.claim_after / RENEW_SHARE)
-            await asyncio.gather(*(reader.renew(self.held_by(reader)) for reader in self.readers))
+            await reader.renew(self.held_by(reader))
 
     def held_by(self, reader: "Reader") -> list[Attempt]:
         """Return what ``reader`` has read and not settled, running or not."""

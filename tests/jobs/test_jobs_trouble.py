@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from penstock.errors import PenstockError, Unavailable, WrongType
 from penstock.jobs import DISTRIBUTED, Attempt, Jobs
 from penstock.testing.server import EmbeddedServer
-from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, send, working
+from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, renew_every, send, working
 from tests.support.harness import PATIENCE, eventually
 
 
@@ -302,3 +302,31 @@ async def _is_idle(redis: Any) -> bool:
     before = await calls(redis)
     await asyncio.sleep(0.3)  # timing: too short a while is a few calls more
     return 0 < before == await calls(redis)
+
+
+async def test_jobs_on_one_server_are_renewed_while_another_one_is_away(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls to the one that is away wait for as long as patience says."""
+    renew_every(monkeypatch, 0.1)
+    with EmbeddedServer() as one, EmbeddedServer() as other:
+        async with Jobs(one.url, other.url, patience=30) as jobs, Redis.from_url(one.url) as first:
+            worker, held = consumer(concurrency=4, route=DISTRIBUTED), Held()
+            worker.job("s")(held)
+            async with working(jobs, worker):
+                for place in range(2):
+                    await jobs.producer().send("s", jobs.job(_id_at(jobs, place)), route=DISTRIBUTED)
+                await eventually(lambda: len(held.begun) == 2)
+                await asyncio.to_thread(other.kill)
+                await eventually(lambda: jobs.nodes[1].is_away)
+                for _ in range(3):
+                    [(entry, _)] = await pending(first)
+                    await first.xclaim("hfxbus:str:s", "hfxbus:csr:g", worker.id, 0, [entry], idle=30_000, justid=True)
+                    await eventually(partial(_is_renewed, first))
+                await asyncio.to_thread(other.start)
+                held.let()
+
+
+async def _is_renewed(redis: Any) -> bool:
+    [found] = await redis.xpending_range("hfxbus:str:s", "hfxbus:csr:g", "-", "+", 9)
+    return bool(found["time_since_delivered"] < 30_000)
