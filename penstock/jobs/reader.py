@@ -34,6 +34,8 @@ BLOCK_SECONDS: Final = 5.0
 """Longest wait of one read."""
 MAX_VALUE_BYTES: Final = 1 << 23
 """Bytes of values after which a read ends: meanwhile the server answers nobody."""
+AWAY_SECONDS: Final = 5.0
+"""How long jobs wait whose values cannot be read until they are looked at again."""
 MAX_RENEWED: Final = 1_000
 _lua: Final = Path(__file__).parent / "lua"
 _renew, _leave, _values = (Script.read(_lua / f"{verb}.lua") for verb in ("renew", "leave", "values"))
@@ -66,6 +68,8 @@ class Reader:
         self._released: list[Permit] = []
         self.paused = set[str]()
         """Streams of which no job begins."""
+        self._without_values = set[Instance]()
+        """Servers whose values could not be read."""
         self._wrong = dict[bytes, float]()
         """Streams whose keys have another type, by when (monotonic) they are looked at again."""
         self._news = asyncio.Event()
@@ -182,7 +186,7 @@ class Reader:
         if self.permits and permits is None:
             attempts = await self._permitted(attempts)
         if handler.values and not all(each.values.keys() >= handler.wanted for each in attempts):
-            await self._read_values(attempts, handler)
+            attempts = await self._with_values(attempts, handler)
         if permits:
             for attempt in attempts:
                 attempt._permit = permits.pop()
@@ -213,8 +217,11 @@ class Reader:
             attempt._permit = permit
         return [attempt for attempt, is_ours in zip(attempts, granted, strict=True) if is_ours]
 
-    async def _read_values(self, attempts: Sequence[Attempt], handler: "Handler") -> None:
-        """Read values of many jobs at once, of each server."""
+    async def _with_values(self, attempts: Sequence[Attempt], handler: "Handler") -> list[Attempt]:
+        """Read values of many jobs at once, of each server; return the jobs without those whose server is away.
+
+        These are handed back for a while, and lose no attempt.
+        """
         by_node = dict[Instance, list[Attempt]]()
         for attempt in attempts:
             if not attempt.values.keys() >= handler.wanted:
@@ -222,10 +229,23 @@ class Reader:
         payload = self._keys.payload
         for node, some in by_node.items():
             names = [payload(each.id, key) for each in some for key in handler.values]
-            found = await self._values(node, [*dict.fromkeys(names)])
+            try:
+                if node.is_away and node.is_up is not None:
+                    raise node.reason
+                found = await self._values(node, [*dict.fromkeys(names)])
+            except (RedisError, OSError, PenstockError) as error:
+                if node not in self._without_values:
+                    _log.warning("jobs wait for the server of their values", server=node.address, reason=str(error))
+                self._without_values.add(node)
+                for attempt in some:
+                    self.release(attempt)
+                    self.settler.settle(attempt, "back", wait=AWAY_SECONDS)
+                continue
+            self._without_values.discard(node)
             read = map(found.__getitem__, names)
             for attempt in some:
                 attempt.values = dict(zip(handler.values, read, strict=False))
+        return [each for each in attempts if not each._is_settled]
 
     async def _values(self, node: Instance, keys: list[str]) -> dict[str, bytes | None]:
         """Return values by their keys, read some at a time."""

@@ -330,3 +330,38 @@ async def test_jobs_on_one_server_are_renewed_while_another_one_is_away(
 async def _is_renewed(redis: Any) -> bool:
     [found] = await redis.xpending_range("hfxbus:str:s", "hfxbus:csr:g", "-", "+", 9)
     return bool(found["time_since_delivered"] < 30_000)
+
+
+async def test_jobs_whose_values_are_on_a_server_that_is_away_wait_and_lose_no_attempt(redis: Any) -> None:
+    """Others go on meanwhile."""
+    with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
+        async with Jobs(one.url, other.url, routes={"s": 0}, patience=0.2) as jobs:
+            worker, found = consumer(route="s", attempts=1), list[tuple[str, int, bytes | None]]()
+
+            @worker.job("s", values=["in"])
+            async def process(job: Attempt) -> None:
+                found.append((job.id, job.number, job.values["in"]))
+
+            here, there = _id_at(jobs, 0), _id_at(jobs, 1)
+            for id in (there, here):
+                await jobs.producer().send("s", jobs.job(id).set("in", LONG))
+            await asyncio.to_thread(other.kill)
+            await eventually(lambda: jobs.nodes[1].is_away)
+            async with working(jobs, worker), Redis.from_url(one.url) as first:
+                await eventually(lambda: found == [(here, 1, LONG)])
+                await eventually(partial(_waits, first))
+                await asyncio.to_thread(other.start)
+                await eventually(lambda: found[1:] == [(there, 1, LONG)])
+                await eventually(partial(_all_settled, first))
+                assert await dead(first) == []
+
+
+LONG = b"x" * 1_000
+
+
+async def _waits(redis: Any) -> bool:
+    return bool(await redis.zcard("hfxbus:wait:s:g"))
+
+
+async def _all_settled(redis: Any) -> bool:
+    return await pending(redis) == []
