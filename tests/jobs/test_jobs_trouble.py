@@ -365,3 +365,17 @@ async def _waits(redis: Any) -> bool:
 
 async def _all_settled(redis: Any) -> bool:
     return await pending(redis) == []
+
+
+async def test_a_repeated_job_has_its_values_where_consumers_read_them(two: Jobs) -> None:
+    """On the server of its id, which is another one every time."""
+    worker, found = consumer(route="s", concurrency=5), dict[str, Any]()
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None:
+        [found[job.id]] = await job.get("in").pull()
+
+    async with working(two, worker):
+        await two.repeats.set("r", "s", {"in": 7}, every=0.1)
+        await eventually(lambda: len({two.routes.place(id) for id in found}) == 2)
+    assert set(found.values()) == {7}
