@@ -146,6 +146,11 @@ async def _are_done(redis: Any, many: int) -> bool:
     return bool(await redis.xlen("hfxbus:done:s") == many)
 
 
+async def test_values_live_their_time_from_when_a_delayed_job_begins(jobs: Jobs, redis: Any) -> None:
+    sent = await jobs.producer().send("s", {"in": 1}, delay=1_000, ttl=10)
+    assert 1_000_000 < await redis.pttl(f"hfxbus:job:{sent.job.id}:in") <= 1_010_000
+
+
 async def test_a_later_attempt_reads_the_values_as_the_former_one_has_left_them(jobs: Jobs) -> None:
     """However small they are: also one of a dead job that is sent again."""
     worker, found = consumer(attempts=2), list[tuple[int, bytes | None]]()
