@@ -369,11 +369,12 @@ class Reader:
         return named | {"words": words}
 
     async def _renew(self, stream: str, attempts: list[Attempt]) -> None:
+        numbers = [attempt.number for attempt in attempts]
         lost = await self.node.run(_renew, **self._renewal(stream, attempts))
         if self.permits:
             await self.permits.renew([each._permit for each in attempts if each._permit])
-        for attempt in attempts if lost else ():
-            if attempt.entry in lost and attempt.why is None and not attempt._is_settled:
+        for attempt, number in zip(attempts, numbers, strict=True) if lost else ():
+            if attempt.entry in lost and attempt.why is None and not attempt._is_settled and attempt.number == number:
                 self._worker.lost(self, attempt)
 
     async def _forget(self, stream: str, entry: bytes) -> None:

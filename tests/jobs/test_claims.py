@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs import Attempt, Jobs, settler
+from penstock.jobs import Attempt, Jobs, reader, settler
 from tests.jobs.given import (
     Gauge,
     Held,
@@ -225,6 +225,42 @@ async def test_a_job_that_its_own_consumer_claims_goes_on_and_does_not_begin_aga
     assert [each["job"] for each in await kept(redis) if "err" not in each] == ["J0"]
     assert await pending(redis) == []
     assert not await redis.exists("hfxbus:wait:s:g", "hfxbus:tries:s:g", "hfxbus:dead:s")
+
+
+async def test_a_job_that_is_claimed_by_its_own_consumer_while_it_is_renewed_is_not_lost(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew_every(monkeypatch, 0.05)
+    one, attempts, may_end = consumer("g", id="ONE"), list[Attempt](), asyncio.Event()
+
+    @one.job("s")
+    async def process(job: Attempt) -> None:
+        attempts.append(job)
+        await may_end.wait()
+
+    async with working(jobs, one):
+        await send(jobs, 1)
+        await eventually(lambda: attempts)
+        [(entry, _)] = await redis.xrange(STREAM)
+        run, renewed = jobs.nodes[0].run, list[object]()
+
+        async def claimed_first(script: Any, **named: Any) -> Any:
+            """Have the claim come between what a renewal says and its reply."""
+            if script is not reader._renew:
+                return await run(script, **named)
+            if not renewed:
+                await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], retrycount=2, justid=True)
+            found = await run(script, **named)
+            attempts[0].number = 2
+            renewed.append(found)
+            return found
+
+        monkeypatch.setattr(jobs.nodes[0], "run", claimed_first)
+        await eventually(lambda: len(renewed) >= 2)
+        assert renewed[:2] == [[entry], []]
+        may_end.set()
+        await eventually(lambda: completed(redis, 1))
+    assert [(each.number, each.why) for each in attempts] == [(2, None)]
 
 
 async def is_delivered(redis: Any, times: int) -> bool:
