@@ -34,7 +34,7 @@ class Attempt(Job):
                 key = decoded(fields[place + 1])
             elif name == b"keys":
                 self._keys = fields[place + 1]
-            elif name[:2] == b"v:":
+            elif name[:2] == b"v:" and number == 1:  # a former attempt may have changed it
                 self.values[decoded(name[2:])] = fields[place + 1]
             elif name == b"for":
                 self._only_for = decoded(fields[place + 1])

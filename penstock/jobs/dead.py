@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.encoding import decoded, encoded, parse_whole
 from penstock.jobs.job import WEEK
-from penstock.jobs.keys import names_in
+from penstock.jobs.keys import INLINE, names_in
 from penstock.payload import as_json
 from penstock.script import Script
 
@@ -109,7 +109,8 @@ async def retry(jobs: "Jobs", dead: DeadJob, ttl: float = WEEK) -> Retried | Non
     was lost before the reply: then it was sent again or not.
     """
     node, values = jobs.nodes[dead.server], jobs.node(dead.job)
-    named = dict(zip(dead.fields[::2], dead.fields[1::2], strict=False)) | {FOR: dead.group}
+    fields = zip(dead.fields[::2], dead.fields[1::2], strict=False)
+    named = {name: word for name, word in fields if not name.startswith(INLINE)} | {FOR: dead.group}
     payload = {key: jobs.keys.payload(dead.job, key) for key in {*keys_in(dead.fields), *dead.values}}
     restored = {payload[key]: value for key, value in dead.values.items()}
     if values is not node:

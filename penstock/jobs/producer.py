@@ -116,7 +116,7 @@ class Producer:
         ``wait_for`` are groups for whose completion ``Sent.finished`` waits. ``route`` decides which of several servers
         has the stream, by default its name; its consumers need the same. ``capped`` is about how many jobs the stream
         keeps, done or not: older ones are lost. ``delay`` is in seconds. ``key`` is what limits are by. ``ttl`` is for
-        values of a mapping.
+        values of a mapping, from when the job may begin.
 
         Raise ``Unavailable`` if the server stays away, and ``Unconfirmed`` if the connection was lost before its reply:
         then the job may be there or not.
@@ -127,7 +127,7 @@ class Producer:
         if not isinstance(job, Job):
             values, job = job or {}, Job(self._jobs, None)
             for name, value in values.items():
-                job.set(name, value, ttl=ttl)
+                job.set(name, value, ttl=ttl + delay)
         if isinstance(wait_for, str):
             raise WrongCall(f"wait_for={wait_for!r}: expected a list of groups")
         groups = tuple([checked_name("group", group) for group in wait_for]) if wait_for else ()

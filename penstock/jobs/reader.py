@@ -34,6 +34,8 @@ BLOCK_SECONDS: Final = 5.0
 """Longest wait of one read."""
 MAX_VALUE_BYTES: Final = 1 << 23
 """Bytes of values after which a read ends: meanwhile the server answers nobody."""
+AWAY_SECONDS: Final = 5.0
+"""How long jobs wait whose values cannot be read until they are looked at again."""
 MAX_RENEWED: Final = 1_000
 _lua: Final = Path(__file__).parent / "lua"
 _renew, _leave, _values = (Script.read(_lua / f"{verb}.lua") for verb in ("renew", "leave", "values"))
@@ -66,6 +68,8 @@ class Reader:
         self._released: list[Permit] = []
         self.paused = set[str]()
         """Streams of which no job begins."""
+        self._without_values = set[Instance]()
+        """Servers whose values could not be read."""
         self._wrong = dict[bytes, float]()
         """Streams whose keys have another type, by when (monotonic) they are looked at again."""
         self._news = asyncio.Event()
@@ -174,6 +178,7 @@ class Reader:
             attempts = [each for each in attempts if each._only_for == group]
             entries = [each.entry for each in others]  # sent again for another group
             await self.node.command("XACK", encoded(self._keys.stream(stream)), encoded(self._group), *entries)
+        attempts = [each for each in attempts if each.number == 1 or not self._worker.goes_on(self, each)]
         if stream in self.paused:
             for attempt in attempts:
                 self.settler.settle(attempt, "back")
@@ -181,7 +186,7 @@ class Reader:
         if self.permits and permits is None:
             attempts = await self._permitted(attempts)
         if handler.values and not all(each.values.keys() >= handler.wanted for each in attempts):
-            await self._read_values(attempts, handler)
+            attempts = await self._with_values(attempts, handler)
         if permits:
             for attempt in attempts:
                 attempt._permit = permits.pop()
@@ -212,8 +217,11 @@ class Reader:
             attempt._permit = permit
         return [attempt for attempt, is_ours in zip(attempts, granted, strict=True) if is_ours]
 
-    async def _read_values(self, attempts: Sequence[Attempt], handler: "Handler") -> None:
-        """Read values of many jobs at once, of each server."""
+    async def _with_values(self, attempts: Sequence[Attempt], handler: "Handler") -> list[Attempt]:
+        """Read values of many jobs at once, of each server; return the jobs without those whose server is away.
+
+        These are handed back for a while, and lose no attempt.
+        """
         by_node = dict[Instance, list[Attempt]]()
         for attempt in attempts:
             if not attempt.values.keys() >= handler.wanted:
@@ -221,10 +229,23 @@ class Reader:
         payload = self._keys.payload
         for node, some in by_node.items():
             names = [payload(each.id, key) for each in some for key in handler.values]
-            found = await self._values(node, [*dict.fromkeys(names)])
+            try:
+                if node.is_away and node.is_up is not None:
+                    raise node.reason
+                found = await self._values(node, [*dict.fromkeys(names)])
+            except (RedisError, OSError, PenstockError) as error:
+                if node not in self._without_values:
+                    _log.warning("jobs wait for the server of their values", server=node.address, reason=str(error))
+                self._without_values.add(node)
+                for attempt in some:
+                    self.release(attempt)
+                    self.settler.settle(attempt, "back", wait=AWAY_SECONDS)
+                continue
+            self._without_values.discard(node)
             read = map(found.__getitem__, names)
             for attempt in some:
                 attempt.values = dict(zip(handler.values, read, strict=False))
+        return [each for each in attempts if not each._is_settled]
 
     async def _values(self, node: Instance, keys: list[str]) -> dict[str, bytes | None]:
         """Return values by their keys, read some at a time."""
@@ -348,11 +369,12 @@ class Reader:
         return named | {"words": words}
 
     async def _renew(self, stream: str, attempts: list[Attempt]) -> None:
+        numbers = [attempt.number for attempt in attempts]
         lost = await self.node.run(_renew, **self._renewal(stream, attempts))
         if self.permits:
             await self.permits.renew([each._permit for each in attempts if each._permit])
-        for attempt in attempts if lost else ():
-            if attempt.entry in lost and attempt.why is None and not attempt._is_settled:
+        for attempt, number in zip(attempts, numbers, strict=True) if lost else ():
+            if attempt.entry in lost and attempt.why is None and not attempt._is_settled and attempt.number == number:
                 self._worker.lost(self, attempt)
 
     async def _forget(self, stream: str, entry: bytes) -> None:

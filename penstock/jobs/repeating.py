@@ -99,14 +99,20 @@ class Repeats:
             await node.command("ZREM", encoded(self._keys.repeats(stream)), name)
             return
         id = f"{decoded(name)}@{float(due):.3f}"
-        values = {self._keys.payload(id, at): encoded(value) for at, value in plan.get("values", {}).items()}
+        values = {at: encoded(value) for at, value in plan.get("values", {}).items()}
         fields = ["prd", PRODUCER, "job", id, "keys", decoded(as_json([*plan.get("values", {})]))]
         fields += ["key", plan["key"]] if plan.get("key") else []
+        if values and self._jobs.node(id) is not node:
+            job = self._jobs.job(id)
+            for at, value in values.items():
+                job.set(at, value)
+            await job.push()
+            values = {}
         await node.run(
             _repeat,
             stream=self._keys.stream(stream),
             repeats=self._keys.repeats(stream),
-            keys=[*values],
+            keys=[self._keys.payload(id, at) for at in values],
             name=name,
             due=due,
             next_due=f"{next_time(plan, max(time.time(), float(due))):.3f}",

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
@@ -65,27 +64,27 @@ class Watchdog:
             if self._blames is None:
                 self._blames = self._running()
                 _log.warning("a processor blocks the event loop", **self._blames, seconds=round(silent, 1))
-            try:
-                asyncio.run(self._renew())
-            except (RedisError, OSError, PenstockError) as error:
-                _log.warning("cannot renew jobs while the event loop is blocked", reason=str(error))
+            asyncio.run(self._renew())
 
     def _running(self) -> dict[str, Any]:
         """Return stream and job of the processor that runs."""
         task = asyncio.current_task(self._loop)
-        for _, attempt in [*self._worker.in_hand.values()]:
+        for attempt in [*self._worker.in_hand]:
             if attempt._task is not None and attempt._task is task:
                 return {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
         return {"group": self._worker.consumer.group, "jobs": len(self._worker.in_hand)}
 
     async def _renew(self) -> None:
         """Renew all whose deadline is not over."""
-        async with AsyncExitStack() as stack:
-            for reader in self._worker.readers:
-                now, handlers = time.monotonic(), self._worker.options.handlers
-                attempts = [
-                    each for each in self._worker.held_by(reader) if now - each._begun < handlers[each.stream].deadline
-                ]
-                if attempts:
-                    redis = await stack.enter_async_context(connect(reader.node.url, name=NAME))
-                    await reader.renew_through(redis, attempts)
+        for reader in self._worker.readers:
+            now, handlers = time.monotonic(), self._worker.options.handlers
+            attempts = [
+                each for each in self._worker.held_by(reader) if now - each._begun < handlers[each.stream].deadline
+            ]
+            if attempts:
+                try:
+                    async with connect(reader.node.url, name=NAME) as redis:
+                        await reader.renew_through(redis, attempts)
+                except (RedisError, OSError, PenstockError) as error:
+                    what = {"server": reader.node.address, "reason": str(error)}
+                    _log.warning("cannot renew jobs while the event loop is blocked", **what)

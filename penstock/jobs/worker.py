@@ -44,8 +44,8 @@ class Worker:
             raise WrongCall(f"group {consumer.group}: no stream has a processor: expected @consumer.job(stream)")
         self.jobs, self.consumer, self.options = jobs, consumer, consumer.options
         self.ledger, self.stopping = ledger, False
-        self.in_hand = dict[tuple["Reader", bytes, str], tuple["Reader", Attempt]]()
-        """What runs, by server, entry and stream."""
+        self.in_hand = dict[Attempt, "Reader"]()
+        """What runs; of one job maybe two attempts, if the first was lost and has not ended."""
         self._backlog: deque[tuple[Reader, Attempt]] = deque()
         self._batches = set[asyncio.Task[None]]()
         self._loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ class Worker:
     async def run(self) -> None:
         """Read and work until ``stop``; then wait for what is in hand, and hand back the rest."""
         self.consumer.joined(self)
-        renewing, watchdog = asyncio.create_task(self._renew()), Watchdog(self)
+        renewing, watchdog = [asyncio.create_task(self._renew(reader)) for reader in self.readers], Watchdog(self)
         watchdog.start()
         try:
             await asyncio.gather(*(reader.run() for reader in self.readers))
@@ -96,9 +96,10 @@ class Worker:
         finally:
             self.stopping = True
             self._give_up_all()
-            renewing.cancel()
+            for task in renewing:
+                task.cancel()
             watchdog.stop()
-            await asyncio.gather(renewing, *self._tasks(), return_exceptions=True)
+            await asyncio.gather(*renewing, *self._tasks(), return_exceptions=True)
             self.hand_back()
             await asyncio.gather(*(reader.settler.finish() for reader in self.readers))
             await asyncio.gather(*(reader.close() for reader in self.readers))
@@ -107,7 +108,7 @@ class Worker:
             self._ended.set()
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        return [*self._batches, *(attempt._task for _, attempt in self.in_hand.values() if attempt._task)]
+        return [*self._batches, *(attempt._task for attempt in self.in_hand if attempt._task)]
 
     def hand_back(self) -> None:
         """Hand back what has not begun."""
@@ -125,7 +126,7 @@ class Worker:
                 await asyncio.wait(left)
 
     def _give_up_all(self) -> None:
-        for _, attempt in tuple(self.in_hand.values()):
+        for attempt in tuple(self.in_hand):
             attempt._give_up("stop")
         for task in self._batches:
             task.cancel()
@@ -177,7 +178,7 @@ class Worker:
         self._idle.clear()
         self._busy += 1
         attempt._free = self._freed
-        self.in_hand[reader, attempt.entry, attempt.stream] = reader, attempt
+        self.in_hand[attempt] = reader
         attempt._task = self._loop.create_task(self._work(reader, attempt))
 
     def _look(self) -> None:
@@ -197,7 +198,7 @@ class Worker:
         self._busy += 1
         attempts[0]._free = self._freed
         for attempt in attempts:
-            self.in_hand[reader, attempt.entry, attempt.stream] = reader, attempt
+            self.in_hand[attempt] = reader
         task = self._loop.create_task(self._work_batch(reader, attempts))
         self._batches.add(task)
         task.add_done_callback(self._batches.discard)
@@ -213,7 +214,7 @@ class Worker:
             if deadline.expired():
                 failure = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
         for attempt in attempts:
-            self.in_hand.pop((reader, attempt.entry, attempt.stream), None)
+            self.in_hand.pop(attempt, None)
             error_ = attempt._failure or failure
             if error_ is not None:
                 self._failed(reader, attempt, error_)
@@ -266,7 +267,7 @@ class Worker:
             self._seconds += (time.monotonic() - begun - self._seconds) / AVERAGED
             if deadlines:
                 deadlines.discard(attempt)
-            self.in_hand.pop((reader, attempt.entry, attempt.stream), None)
+            self.in_hand.pop(attempt, None)
             reader.release(attempt)
             attempt.release()
             if not self.in_hand:
@@ -291,35 +292,51 @@ class Worker:
             where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
             _log.warning("a processor has failed", error, **where)
 
-    async def _renew(self) -> None:
-        """Keep what is in hand, running or not, from being claimed; give up what others have."""
+    async def _renew(self, reader: "Reader") -> None:
+        """Keep what is in hand, running or not, from being claimed; give up what others have.
+
+        Of each server by itself: a call to one that is away lasts.
+        """
         while True:
             await asyncio.sleep(self.options.claim_after / RENEW_SHARE)
-            await asyncio.gather(*(reader.renew(self.held_by(reader)) for reader in self.readers))
+            await reader.renew(self.held_by(reader))
 
     def held_by(self, reader: "Reader") -> list[Attempt]:
         """Return what ``reader`` has read and not settled, running or not."""
-        return [attempt for each, attempt in [*self.in_hand.values(), *self._backlog] if each is reader]
+        backlog = [attempt for each, attempt in self._backlog if each is reader]
+        return [attempt for attempt, each in [*self.in_hand.items()] if each is reader] + backlog
+
+    def goes_on(self, reader: "Reader", claimed: Attempt) -> bool:
+        """Return whether a job that was claimed is in hand already: then that attempt has the number of the new one.
+
+        So it is after this process stood still, or had no server, for so long that it claims what it has itself.
+        """
+        for attempt in self.held_by(reader):
+            if (attempt.entry, attempt.stream, attempt.why) == (claimed.entry, claimed.stream, None):
+                attempt.number = claimed.number
+                return True
+        return False
 
     def cancel(self, reader: "Reader", entry: bytes, stream: str) -> None:
         """Give up a job that somebody has cancelled: its entry is gone."""
-        if found := self.in_hand.get((reader, entry, stream)):
-            found[1]._give_up("cancelled")
-        for pair in [pair for pair in self._backlog if pair[0] is reader]:
-            if (pair[1].entry, pair[1].stream) == (entry, stream):
-                self._backlog.remove(pair)
-                reader.release(pair[1])
-                self._room.set()
+        for attempt in self.held_by(reader):
+            if (attempt.entry, attempt.stream) == (entry, stream):
+                attempt._give_up("cancelled")
+                self._forget(reader, attempt)
 
     def lost(self, reader: "Reader", attempt: Attempt) -> None:
         """Give up an attempt that is another consumer's by now."""
         attempt._give_up("lost")
-        for pair in [pair for pair in self._backlog if pair[1] is attempt]:
-            self._backlog.remove(pair)
-            reader.release(attempt)
-            self._room.set()
+        self._forget(reader, attempt)
         where: dict[str, Any] = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
         _log.warning("another consumer has the job: it was not renewed in time", **where, server=reader.node.address)
+
+    def _forget(self, reader: "Reader", attempt: Attempt) -> None:
+        """Do not begin an attempt that waits."""
+        if (reader, attempt) in self._backlog:
+            self._backlog.remove((reader, attempt))
+            reader.release(attempt)
+            self._room.set()
 
 
 def is_cancelled(error: BaseException) -> bool:

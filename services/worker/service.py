@@ -12,13 +12,14 @@ from common.context import Context
 from penstock.errors import PenstockError
 from penstock.jobs import Consumer, Jobs
 from penstock.jobs.ledger import Ledger
-from penstock.log import describe
+from penstock.log import Log, describe
 from services.worker.processes import note_ready, parent_has_gone
 from services.worker.settings import Settings
 
 LOOK_SECONDS: Final = 0.5
 STOP_SHARE: Final = 0.8
 """How much of ``stopTimeout`` jobs in hand have."""
+_log: Final = Log("worker")
 
 
 class NoApp(PenstockError):
@@ -55,6 +56,7 @@ class Work:
 
     def __init__(self) -> None:
         self._jobs: Jobs | None = None
+        self._consumer: Consumer | None = None
 
     @asynccontextmanager
     async def lifespan(self, settings: Settings) -> AsyncIterator[None]:
@@ -63,12 +65,22 @@ class Work:
             self._jobs = jobs
             yield
 
+    def _usable(self, app: str) -> Consumer:
+        """Return the consumer, or the former one if code was reloaded that cannot be used. Raise ``NoApp``."""
+        try:
+            return consumer_of(app)
+        except NoApp as error:
+            if self._consumer is None:
+                raise
+            _log.error("cannot use the new code: the former consumer goes on", reason=str(error))
+            return self._consumer
+
     async def run(self, context: Context[Settings]) -> None:
         """Do jobs until the run ends; what is in hand then is done, or goes to others."""
         settings, jobs = context.settings, self._jobs
         if jobs is None:
             raise PenstockError("worker runs within its lifespan")
-        consumer = consumer_of(settings.app)
+        self._consumer = consumer = self._usable(settings.app)
         consumer.options.stop_timeout = min(consumer.options.stop_timeout, settings.stop_timeout * STOP_SHARE)
         keys = context.required_keys
         policy: dict[Any, Any] = {"keeper": "worker", "eventCapacity": settings.event_capacity}

@@ -372,7 +372,8 @@ async def test_a_dead_job_is_sent_again_to_the_group_that_it_died_in_and_to_no_o
     assert not [each async for each in jobs.dead("resize")]
     assert 600_000 < await redis.ttl(f"hfxbus:job:{sent.job.id}:in") <= 604_800
     _, (_, again) = await redis.xrange(STREAM) or []
-    assert again == {**(fields or {}), b"for": b"small"}
+    inline: Any = {b"v:in", b"v:raw"}  # which are read where they are now
+    assert again == {name: (fields or {})[name] for name in (fields or {}).keys() - inline} | {b"for": b"small"}
     (_, *_, newest) = lines(await shown_on(redis_url, "list", "resize", "--json"))
     (entry,) = (await shown_on(redis_url, "show", "resize", newest["entry"], "--json")).json["entries"]
     assert [entry["fields"][name] for name in ("job", "key", "for")] == [sent.job.id, "ada", "small"]

@@ -2,13 +2,26 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
-from penstock.jobs import Attempt, Jobs, settler
-from tests.jobs.given import Gauge, Held, completed, consumer, dead, kept, pending, renew_every, send, working
+from penstock.jobs import Attempt, Jobs, reader, settler
+from tests.jobs.given import (
+    Gauge,
+    Held,
+    completed,
+    consumer,
+    dead,
+    kept,
+    look_every,
+    pending,
+    renew_every,
+    send,
+    working,
+)
 from tests.support.harness import eventually
 
 STREAM, GROUP = "hfxbus:str:s", "hfxbus:csr:g"
@@ -190,6 +203,106 @@ async def test_a_consumer_that_lost_a_job_is_told(jobs: Jobs, redis: Any, monkey
         [(entry, _)] = await redis.xrange(STREAM)
         await redis.xclaim(STREAM, GROUP, "OTHER", 0, [entry], idle=0)
         await eventually(lambda: cancelled == ["lost"])
+
+
+async def test_a_job_that_its_own_consumer_claims_goes_on_and_does_not_begin_again(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after it stood still for longer than ``claim_after``: the job may not even have an attempt left."""
+    look_every(monkeypatch, 0.05)
+    one, held = consumer("g", id="ONE", attempts=1, concurrency=2), Held()
+    one.job("s")(held)
+    async with working(jobs, one):
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        [(entry, _)] = await redis.xrange(STREAM)
+        for times in (1, 2):
+            await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], idle=70_000, retrycount=times, justid=True)
+            await eventually(partial(is_delivered, redis, times + 1))
+        held.let()
+        await eventually(lambda: completed(redis, 1))
+    assert held.begun == [("J0", 1)]
+    assert [each["job"] for each in await kept(redis) if "err" not in each] == ["J0"]
+    assert await pending(redis) == []
+    assert not await redis.exists("hfxbus:wait:s:g", "hfxbus:tries:s:g", "hfxbus:dead:s")
+
+
+async def test_a_job_that_is_claimed_by_its_own_consumer_while_it_is_renewed_is_not_lost(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew_every(monkeypatch, 0.05)
+    one, attempts, may_end = consumer("g", id="ONE"), list[Attempt](), asyncio.Event()
+
+    @one.job("s")
+    async def process(job: Attempt) -> None:
+        attempts.append(job)
+        await may_end.wait()
+
+    async with working(jobs, one):
+        await send(jobs, 1)
+        await eventually(lambda: attempts)
+        [(entry, _)] = await redis.xrange(STREAM)
+        run, renewed = jobs.nodes[0].run, list[object]()
+
+        async def claimed_first(script: Any, **named: Any) -> Any:
+            """Have the claim come between what a renewal says and its reply."""
+            if script is not reader._renew:
+                return await run(script, **named)
+            if not renewed:
+                await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], retrycount=2, justid=True)
+            found = await run(script, **named)
+            attempts[0].number = 2
+            renewed.append(found)
+            return found
+
+        monkeypatch.setattr(jobs.nodes[0], "run", claimed_first)
+        await eventually(lambda: len(renewed) >= 2)
+        assert renewed[:2] == [[entry], []]
+        may_end.set()
+        await eventually(lambda: completed(redis, 1))
+    assert [(each.number, each.why) for each in attempts] == [(2, None)]
+
+
+async def is_delivered(redis: Any, times: int) -> bool:
+    """Return whether the job in hand was delivered so many times."""
+    return [number for _, number in await pending(redis)] == [times]
+
+
+async def test_a_job_that_its_consumer_has_lost_and_claims_is_renewed_though_its_first_attempt_ends(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew_every(monkeypatch, 0.05)
+    look_every(monkeypatch, 0.05)
+    one, held = consumer("g", id="ONE", concurrency=2), {1: asyncio.Event(), 3: asyncio.Event()}
+    begun, ended = list[int](), list[int]()
+
+    @one.job("s")
+    async def process(job: Attempt) -> None:
+        begun.append(job.number)
+        with suppress(asyncio.CancelledError):
+            await held[job.number].wait()
+        await held[job.number].wait()
+        ended.append(job.number)
+
+    async with working(jobs, one):
+        await send(jobs, 1)
+        await eventually(lambda: begun)
+        [(entry, _)] = await redis.xrange(STREAM)
+        await redis.xclaim(STREAM, GROUP, "OTHER", 0, [entry], idle=70_000, retrycount=2)
+        await eventually(lambda: begun == [1, 3])
+        held[1].set()
+        await eventually(lambda: ended == [1])
+        await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], idle=30_000, retrycount=3, justid=True)
+        await eventually(partial(is_fresh, redis))
+        held[3].set()
+        await eventually(lambda: completed(redis, 1))
+    assert begun == ended == [1, 3]
+
+
+async def is_fresh(redis: Any) -> bool:
+    """Return whether the job in hand was renewed lately."""
+    [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
+    return bool(found["time_since_delivered"] < 30_000)
 
 
 async def test_an_attempt_of_the_same_consumer_is_fenced_by_its_number(jobs: Jobs, redis: Any) -> None:

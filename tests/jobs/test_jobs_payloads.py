@@ -10,7 +10,7 @@ from penstock.errors import Unreadable, WrongCall, WrongType
 from penstock.jobs import Attempt, Jobs
 from penstock.jobs.reader import MAX_VALUE_BYTES
 from tests.jobs.given import consumer, working
-from tests.support.harness import eventually
+from tests.support.harness import PATIENCE, eventually
 
 
 class Page(BaseModel):
@@ -144,3 +144,28 @@ async def test_a_value_that_many_jobs_share_is_read_once_and_large_ones_in_turn(
 
 async def _are_done(redis: Any, many: int) -> bool:
     return bool(await redis.xlen("hfxbus:done:s") == many)
+
+
+async def test_values_live_their_time_from_when_a_delayed_job_begins(jobs: Jobs, redis: Any) -> None:
+    sent = await jobs.producer().send("s", {"in": 1}, delay=1_000, ttl=10)
+    assert 1_000_000 < await redis.pttl(f"hfxbus:job:{sent.job.id}:in") <= 1_010_000
+
+
+async def test_a_later_attempt_reads_the_values_as_the_former_one_has_left_them(jobs: Jobs) -> None:
+    """However small they are: also one of a dead job that is sent again."""
+    worker, found = consumer(attempts=2), list[tuple[int, bytes | None]]()
+
+    @worker.job("s", values=["state"])
+    async def process(job: Attempt) -> None:
+        found.append((job.number, job.values["state"]))
+        await job.set("state", len(found)).push()
+        if len(found) < 3:
+            raise ValueError("again")
+
+    async with working(jobs, worker):
+        sent = await jobs.producer().send("s", {"state": 0}, wait_for=["g"])
+        assert (await sent.finished(PATIENCE))["g"].error
+        [letter] = [each async for each in jobs.dead("s")]
+        assert await jobs.retry(letter)
+        await eventually(lambda: len(found) == 3)
+    assert found == [(1, b"0"), (2, b"1"), (1, b"2")]

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from penstock.errors import PenstockError, Unavailable, WrongType
 from penstock.jobs import DISTRIBUTED, Attempt, Jobs
 from penstock.testing.server import EmbeddedServer
-from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, send, working
+from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, renew_every, send, working
 from tests.support.harness import PATIENCE, eventually
 
 
@@ -302,3 +302,80 @@ async def _is_idle(redis: Any) -> bool:
     before = await calls(redis)
     await asyncio.sleep(0.3)  # timing: too short a while is a few calls more
     return 0 < before == await calls(redis)
+
+
+async def test_jobs_on_one_server_are_renewed_while_another_one_is_away(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls to the one that is away wait for as long as patience says."""
+    renew_every(monkeypatch, 0.1)
+    with EmbeddedServer() as one, EmbeddedServer() as other:
+        async with Jobs(one.url, other.url, patience=30) as jobs, Redis.from_url(one.url) as first:
+            worker, held = consumer(concurrency=4, route=DISTRIBUTED), Held()
+            worker.job("s")(held)
+            async with working(jobs, worker):
+                for place in range(2):
+                    await jobs.producer().send("s", jobs.job(_id_at(jobs, place)), route=DISTRIBUTED)
+                await eventually(lambda: len(held.begun) == 2)
+                await asyncio.to_thread(other.kill)
+                await eventually(lambda: jobs.nodes[1].is_away)
+                for _ in range(3):
+                    [(entry, _)] = await pending(first)
+                    await first.xclaim("hfxbus:str:s", "hfxbus:csr:g", worker.id, 0, [entry], idle=30_000, justid=True)
+                    await eventually(partial(_is_renewed, first))
+                await asyncio.to_thread(other.start)
+                held.let()
+
+
+async def _is_renewed(redis: Any) -> bool:
+    [found] = await redis.xpending_range("hfxbus:str:s", "hfxbus:csr:g", "-", "+", 9)
+    return bool(found["time_since_delivered"] < 30_000)
+
+
+async def test_jobs_whose_values_are_on_a_server_that_is_away_wait_and_lose_no_attempt(redis: Any) -> None:
+    """Others go on meanwhile."""
+    with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
+        async with Jobs(one.url, other.url, routes={"s": 0}, patience=0.2) as jobs:
+            worker, found = consumer(route="s", attempts=1), list[tuple[str, int, bytes | None]]()
+
+            @worker.job("s", values=["in"])
+            async def process(job: Attempt) -> None:
+                found.append((job.id, job.number, job.values["in"]))
+
+            here, there = _id_at(jobs, 0), _id_at(jobs, 1)
+            for id in (there, here):
+                await jobs.producer().send("s", jobs.job(id).set("in", LONG))
+            await asyncio.to_thread(other.kill)
+            await eventually(lambda: jobs.nodes[1].is_away)
+            async with working(jobs, worker), Redis.from_url(one.url) as first:
+                await eventually(lambda: found == [(here, 1, LONG)])
+                await eventually(partial(_waits, first))
+                await asyncio.to_thread(other.start)
+                await eventually(lambda: found[1:] == [(there, 1, LONG)])
+                await eventually(partial(_all_settled, first))
+                assert await dead(first) == []
+
+
+LONG = b"x" * 1_000
+
+
+async def _waits(redis: Any) -> bool:
+    return bool(await redis.zcard("hfxbus:wait:s:g"))
+
+
+async def _all_settled(redis: Any) -> bool:
+    return await pending(redis) == []
+
+
+async def test_a_repeated_job_has_its_values_where_consumers_read_them(two: Jobs) -> None:
+    """On the server of its id, which is another one every time."""
+    worker, found = consumer(route="s", concurrency=5), dict[str, Any]()
+
+    @worker.job("s")
+    async def process(job: Attempt) -> None:
+        [found[job.id]] = await job.get("in").pull()
+
+    async with working(two, worker):
+        await two.repeats.set("r", "s", {"in": 7}, every=0.1)
+        await eventually(lambda: len({two.routes.place(id) for id in found}) == 2)
+    assert set(found.values()) == {7}

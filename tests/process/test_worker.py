@@ -173,6 +173,24 @@ async def test_a_reload_of_code_that_fails_leaves_the_others_at_work(
         assert await asyncio.to_thread(service.stop) == 0
 
 
+async def test_a_reload_of_code_that_fails_leaves_the_only_process_at_work(
+    redis: "Redis", redis_url: str, folder: Path, shop: Shop
+) -> None:
+    with Worker(folder, redis_url) as service:
+        assert await shop.results(await shop.send()) == [("one", 1, service.pid)]
+        for code in ("raise RuntimeError('half written')\n", "consumer = 7\n"):
+            (folder / "shop.py").write_text(code)
+            seen = service.log_text().count("the former consumer goes on")
+            service.signal(signal.SIGHUP)
+            await eventually(lambda seen=seen: service.log_text().count("the former consumer goes on") > seen)  # type: ignore[misc]
+            assert await shop.results(await shop.send()) == [("one", 1, service.pid)]
+        write_app(folder, "second")
+        service.signal(signal.SIGHUP)
+        await eventually(lambda: service.log_text().count('"reloaded"') == 3)
+        assert await shop.results(await shop.send()) == [("second", 1, service.pid)]
+        assert await asyncio.to_thread(service.stop) == 0
+
+
 async def test_a_stop_in_the_middle_of_a_reload_is_obeyed_at_once(
     redis: "Redis", redis_url: str, folder: Path, shop: Shop
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded
+from penstock.encoding import counted, decoded
 from penstock.jobs import Completion, Jobs, Sent
 from penstock.keys import Keys
 from tests.support.commandline import penstock
@@ -104,4 +104,4 @@ def is_gone(pid: int) -> bool:
 async def audited(redis_url: str, settled: int) -> None:
     audit = await penstock("audit", KEYS.namespace, redis=redis_url)
     last = audit.text.splitlines()[-1]
-    assert (audit.status, last) == (0, f"conserved: {settled:,} messages settled, 0 pending")
+    assert (audit.status, last) == (0, f"conserved: {counted(settled, 'message')} settled, 0 pending")
