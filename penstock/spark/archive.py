@@ -152,6 +152,18 @@ def listed(spark: "SparkSession", directory: str, *columns: str, name: str = "")
     return [tuple(word.partition("=")[2] for word in path[: len(columns)]) for path in paths]
 
 
+def delete(spark: "SparkSession", directory: str, *columns: str, name: str) -> None:
+    """Delete what is called ``name`` in each partition by ``columns``."""
+    for values in listed(spark, directory, *columns, name=name):
+        files, path = file_of(spark, f"{directory}/{place_of(columns, values)}/{name}")
+        files.delete(path, True)
+
+
+def place_of(columns: Sequence[str], values: Sequence[str]) -> str:
+    """Return the path of a partition, as ``date=.../namespace=...``, from what ``listed`` returns."""
+    return "/".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
+
+
 def exists(spark: "SparkSession", path: str) -> bool:
     """Return whether there is a file or a directory."""
     files, place = file_of(spark, path)

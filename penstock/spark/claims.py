@@ -1,10 +1,10 @@
 """Claims: what is being published in one partition of an archive, so that its rows count once meanwhile.
 
-To publish micro-batches, a pipeline writes their rows aside, and then, if there is none yet, a claim, which names the
-files. From then on whoever finds the claim can finish: move the files below ``events``, where they stay for good, then
-delete the recent directories, what is left aside, and last the claim. Until all files are in place, the recent
-directories hold the rows, and then the published one. A file system may move a directory file by file, as object stores
-do.
+To publish micro-batches, a pipeline writes their rows aside. Then it writes a claim, which names the files, unless
+there is one. Any process that finds the claim can finish: it moves the files below ``events``, where they stay for
+good, deletes the recent directories and what is left aside, and last the claim. The recent directories hold the rows
+until all files are in place, then the published one does. A file system may move a directory file by file, as object
+stores do.
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
-from penstock.spark.archive import PARTITIONS, RECENT, Batches, file_of, listed
+from penstock.spark.archive import PARTITIONS, RECENT, Batches, file_of, listed, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ def claims_of(spark: "SparkSession", directory: str, base: str) -> Iterator[tupl
     columns = PARTITIONS[base]
     root = f"{directory}/{RECENT[base]}"
     for values in listed(spark, root, *columns, name=CLAIM):
-        place = "/".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
+        place = place_of(columns, values)
         files, path = file_of(spark, f"{root}/{place}/{CLAIM}")
         claim = Claim.of(read_text(spark, f"{root}/{place}/{CLAIM}"))
         if claim or (

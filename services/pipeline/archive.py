@@ -13,7 +13,7 @@ from redis import Redis
 from penstock.errors import Unsuitable
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.archive import DDL, EVENTS, MALFORMED, RECENT, Batches, overwrite
+from penstock.spark.archive import DDL, EVENTS, MALFORMED, RECENT, Batches, delete, overwrite
 from penstock.spark.masking import masked
 from penstock.spark.options import run
 from services.pipeline.rollups import Rollups
@@ -35,7 +35,10 @@ class Archive:
 
     def __init__(self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None) -> None:
         self._directory, self._redis, self._metric = settings.archive, redis, keys.metric("pipeline")
-        self._events = f"{settings.archive}/{RECENT[EVENTS] if settings.merge_every else EVENTS}"
+        roots = [f"{settings.archive}/{root}" for root in (RECENT[EVENTS], EVENTS)]
+        self._events, self._elsewhere = roots if settings.merge_every else reversed(roots)
+        self._may_repeat = True
+        """Whether the next micro-batch may have been written before, and elsewhere if ``mergeEvery`` has changed."""
         self._rollups, self._payloads, self._mask = rollups, settings.payloads, settings.mask
 
     def write(self, batch: "DataFrame", number: int) -> None:
@@ -67,6 +70,9 @@ class Archive:
         events = (
             masked(events, self._mask) if self._payloads else events.withColumn("message", F.lit(None).cast("binary"))
         )
+        if self._may_repeat:
+            delete(batch.sparkSession, self._elsewhere, "date", "namespace", name=f"batch={name}")
+            self._may_repeat = False
         overwrite(events, self._events, "date", "namespace", "batch")
         counts = seen.get
         if counts["malformed"]:

@@ -24,6 +24,7 @@ from penstock.spark.archive import (
     exists,
     file_of,
     listed,
+    place_of,
 )
 from penstock.spark.claims import CLAIM, Claim, claims_of, files_in, write_claim
 
@@ -79,7 +80,7 @@ class Merger:
         columns = PARTITIONS[base]
         for *values, name in listed(self._spark, f"{self._directory}/{RECENT[base]}", *columns, "batch"):
             if batches := Batches.of(name):
-                found["/".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))].add(batches)
+                found[place_of(columns, values)].add(batches)
         yield from found.items()
 
     def _publish(self, base: str, place: str, several: Sequence[Batches]) -> None:
@@ -100,7 +101,7 @@ class Merger:
         claim = Claim(batches, [each.name for each in several], name, files_in(self._spark, aside))
         if not write_claim(self._spark, f"{recent}/{CLAIM}", claim):
             raise PenstockError(f"{recent}: another pipeline publishes these events, too")
-        self._finish_all()
+        self._finish(base, place, claim)
 
     def _finish_all(self) -> None:
         """Finish what is claimed."""

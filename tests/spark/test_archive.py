@@ -12,7 +12,7 @@ from penstock.cli._archive import MAX_READS, retry_reads
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
 from penstock.spark import claims
-from penstock.spark.archive import EVENTS, MINUTES, RECENT, Batches, events, rolled_up
+from penstock.spark.archive import DDL, EVENTS, MINUTES, RECENT, Batches, events, rolled_up
 from penstock.spark.reasons import reason_of_error
 from services.pipeline import merging
 from services.pipeline.archive import Archive
@@ -199,6 +199,29 @@ def test_missing_files_are_reported(spark: "SparkSession", tmp_path: Path) -> No
         read()
     assert tries == MAX_READS
     assert "does not exist" in reason_of_error(raised.value)
+
+
+@pytest.mark.parametrize("before", [0, 900])
+def test_a_micro_batch_that_is_repeated_after_merge_every_has_changed_is_there_once(
+    spark: "SparkSession", tmp_path: Path, here: Any, before: int
+) -> None:
+    same: dict[str, Any] = {"place": 0, "at": NOW, "event": "done", "malformed": None}
+    rows = [
+        same | {"entry": id, "id": id, "namespace": namespace} for id in ("0-0", "0-1", "0-2") for namespace in NAMES
+    ]
+    batch = spark.createDataFrame(rows, DDL.partition(", date ")[0] + ", namespace string, malformed string")
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")
+    try:
+        for every in (before, 900 - before):
+            settings = Settings(
+                redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path), merge_every=every
+            )
+            Archive(settings, here, Keys("pipe"), None).write(batch, 0)
+            here.delete("pipe:metrics:pipeline")  # as if it had ended before that
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+    assert ids(spark, tmp_path) == expected(0)
+    assert len(directories(tmp_path, EVENTS if before else RECENT[EVENTS])) == len(NAMES)
 
 
 def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
