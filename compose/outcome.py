@@ -44,7 +44,7 @@ class Outcome:
         outputs = [output for each in self.audits.values() if isinstance(each, Audit) for output in each.legs]
         delivered = {output.name: output.delivered for output in outputs}
         for name, owed in self.owed.items():
-            is_excused = name not in delivered and None in self.audits.values()  # which is said above
+            is_excused = name not in delivered and None in self.audits.values()  # there is a line for that
             if not is_excused and (many := delivered.get(name, 0)) != owed:
                 found.append(f"{name}: {many:,} of {owed:,} counted as delivered")
         return found + self.ending.differences(*self.killed)

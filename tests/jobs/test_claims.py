@@ -264,7 +264,7 @@ async def test_a_job_that_is_claimed_by_its_own_consumer_while_it_is_renewed_is_
 
 
 async def is_delivered(redis: Any, times: int) -> bool:
-    """Return whether the job in hand was delivered so many times."""
+    """Return whether the job in hand has that number of deliveries."""
     return [number for _, number in await pending(redis)] == [times]
 
 
