@@ -54,7 +54,7 @@ class Reader:
         self._wire = Wire(node.url, NAME, lambda _: None)
         self.tender = Tender(self, worker)
         self.settler = Settler(
-            worker.jobs, node, self._consumer.group, self._consumer.id, self.tender.within, worker.ledger
+            worker.jobs, node, self._consumer.group, self._consumer.id, self.tender.within, self._resume, worker.ledger
         )
         limit = worker.options.handlers[streams[0]].limit
         lease = worker.options.claim_after
@@ -101,6 +101,9 @@ class Reader:
 
     async def _read_on(self) -> None:
         while not self._worker.stopping:
+            if self.settler.is_held_up:  # what began now would end and wait, too
+                await self._wait_for_news(BLOCK_SECONDS)
+                continue
             if self._consumer.is_paused or not self._worker.room(ahead=self._reads_ahead):
                 await self._worker.has_room(ahead=self._reads_ahead)
                 continue
@@ -323,6 +326,11 @@ class Reader:
     def note(self) -> None:
         """Note that the server has come or gone."""
         self._news.set()
+
+    def _resume(self) -> None:
+        """Go on after outcomes had to wait."""
+        self._news.set()
+        self._worker.resume()
 
     def _heard(self, stream: str, message: bytes | None) -> None:
         """Act on what somebody has changed; on None look at everything."""

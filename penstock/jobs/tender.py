@@ -77,7 +77,8 @@ class Tender:
 
     async def _tend(self, name: str) -> float:
         """Claim what is due of one stream; return the seconds until more is."""
-        most = 0 if self._consumer.is_paused else min(self._worker.free, MAX_READ)
+        is_held = self._consumer.is_paused or self._reader.settler.is_held_up
+        most = 0 if is_held else min(self._worker.free, MAX_READ)
         of_group = self._keys.of_group(name, self._consumer.group)
         after, claimed, missing, is_paused, due, self._from[name] = await self._node.run(
             _tend,

@@ -96,12 +96,13 @@ class Worker:
         finally:
             self.stopping = True
             self._give_up_all()
-            for task in renewing:
-                task.cancel()
             watchdog.stop()
-            await asyncio.gather(*renewing, *self._tasks(), return_exceptions=True)
+            await asyncio.gather(*self._tasks(), return_exceptions=True)
             self.hand_back()
             await asyncio.gather(*(reader.settler.finish() for reader in self.readers))
+            for task in renewing:
+                task.cancel()
+            await asyncio.gather(*renewing, return_exceptions=True)
             await asyncio.gather(*(reader.close() for reader in self.readers))
             await asyncio.gather(*(processes.close() for processes in self.consumer.processes))
             self.consumer.left(self)
@@ -226,6 +227,10 @@ class Worker:
 
     def _freed(self) -> None:
         self._busy -= 1
+        self.resume()
+
+    def resume(self) -> None:
+        """Begin and claim what there is room for."""
         self.begin_waiting()
         if self.looks_when_free and self.free:
             self.looks_when_free = False
@@ -302,9 +307,10 @@ class Worker:
             await reader.renew(self.held_by(reader))
 
     def held_by(self, reader: "Reader") -> list[Attempt]:
-        """Return what ``reader`` has read and not settled, running or not."""
-        backlog = [attempt for each, attempt in self._backlog if each is reader]
-        return [attempt for attempt, each in [*self.in_hand.items()] if each is reader] + backlog
+        """Return what ``reader`` has read and not settled: running, ended, or not begun."""
+        backlog = [attempt for each, attempt in [*self._backlog] if each is reader]
+        running = [attempt for attempt, each in [*self.in_hand.items()] if each is reader]
+        return [*running, *backlog, *reader.settler.waiting()]
 
     def goes_on(self, reader: "Reader", claimed: Attempt) -> bool:
         """Return whether a job that was claimed is in hand already: then that attempt has the number of the new one.

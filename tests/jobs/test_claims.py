@@ -210,15 +210,20 @@ async def test_a_job_that_its_own_consumer_claims_goes_on_and_does_not_begin_aga
 ) -> None:
     """As after it stood still for longer than ``claim_after``: the job may not even have an attempt left."""
     look_every(monkeypatch, 0.05)
-    one, held = consumer("g", id="ONE", attempts=1, concurrency=2), Held()
-    one.job("s")(held)
+    one, held, attempts = consumer("g", id="ONE", attempts=1, concurrency=2), Held(), list[Attempt]()
+
+    @one.job("s")
+    async def process(job: Attempt) -> None:
+        attempts.append(job)
+        await held(job)
+
     async with working(jobs, one):
         await send(jobs, 1)
         await eventually(lambda: held.begun)
         [(entry, _)] = await redis.xrange(STREAM)
         for times in (1, 2):
             await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], idle=70_000, retrycount=times, justid=True)
-            await eventually(partial(is_delivered, redis, times + 1))
+            await eventually(partial(is_numbered, attempts, times + 1))
         held.let()
         await eventually(lambda: completed(redis, 1))
     assert held.begun == [("J0", 1)]
@@ -263,9 +268,25 @@ async def test_a_job_that_is_claimed_by_its_own_consumer_while_it_is_renewed_is_
     assert [(each.number, each.why) for each in attempts] == [(2, None)]
 
 
-async def is_delivered(redis: Any, times: int) -> bool:
-    """Return whether the job in hand has that number of deliveries."""
-    return [number for _, number in await pending(redis)] == [times]
+def is_numbered(attempts: list[Attempt], number: int) -> bool:
+    """Return whether the only attempt has that number."""
+    return [each.number for each in attempts] == [number]
+
+
+async def test_a_job_that_its_own_consumer_claims_while_it_is_settled_is_settled_again(jobs: Jobs, redis: Any) -> None:
+    one = consumer("g", id="ONE")
+
+    @one.job("s", result="out")
+    async def process(job: Attempt) -> str:
+        await redis.xclaim(STREAM, GROUP, "ONE", 0, [job.entry], retrycount=2, justid=True)
+        asyncio.get_running_loop().call_soon(setattr, job, "number", 2)
+        return "mine"
+
+    async with working(jobs, one):
+        await send(jobs, 1)
+        await eventually(lambda: completed(redis, 1))
+    assert await jobs.job("J0").get("out").pull() == ["mine"]
+    assert await pending(redis) == []
 
 
 async def test_a_job_that_its_consumer_has_lost_and_claims_is_renewed_though_its_first_attempt_ends(

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.errors import PenstockError, Unavailable, WrongType
-from penstock.jobs import DISTRIBUTED, Attempt, Jobs
+from penstock.jobs import DISTRIBUTED, Attempt, Jobs, settler
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, renew_every, send, working
 from tests.support.harness import PATIENCE, eventually
@@ -379,3 +379,82 @@ async def test_a_repeated_job_has_its_values_where_consumers_read_them(two: Jobs
         await two.repeats.set("r", "s", {"in": 7}, every=0.1)
         await eventually(lambda: len({two.routes.place(id) for id in found}) == 2)
     assert set(found.values()) == {7}
+
+
+async def test_outcomes_that_wait_for_a_full_server_are_renewed_for_longer_than_patience(
+    redis_url: str, redis: Any, fill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else does the jobs again meanwhile, and no attempt is counted."""
+    renew_every(monkeypatch, 0.1)
+    look_every(monkeypatch, 0.1)
+    monkeypatch.setattr(settler, "AGAIN_SECONDS", 0.01)
+    one, other, held = consumer(concurrency=3), consumer(concurrency=3), Held()
+    one.job("s", result="out")(held)
+    other.job("s", result="out")(held)
+    async with Jobs(redis_url, patience=0.1) as jobs:
+        await send(jobs, 3)
+        async with working(jobs, one, other):
+            await eventually(lambda: len(held.begun) == 3)
+            await fill()
+            held.let()
+            await eventually(lambda: one.running == other.running == 0)
+            for _ in range(5):
+                entries = {entry: owner for entry, owner, _ in await in_hand(redis)}
+                assert len(entries) == 3
+                for entry, owner in entries.items():
+                    await redis.xclaim("hfxbus:str:s", "hfxbus:csr:g", owner, 0, [entry], idle=50_000, justid=True)
+                await eventually(partial(are_fresh, redis))
+            assert len(held.begun) == 3
+            await redis.config_set("maxmemory", 0)
+            await eventually(partial(completed, redis, 3))
+            assert await pending(redis) == []
+    assert [number for _, number in held.begun] == [1, 1, 1]
+
+
+async def in_hand(redis: Any) -> list[tuple[bytes, bytes, int]]:
+    """Return entry, owner, and the milliseconds since it was renewed, of each job in hand."""
+    found = await redis.xpending_range("hfxbus:str:s", "hfxbus:csr:g", "-", "+", 9)
+    return [(each["message_id"], each["consumer"], each["time_since_delivered"]) for each in found]
+
+
+async def are_fresh(redis: Any) -> bool:
+    return all(idle < 50_000 for *_, idle in await in_hand(redis))
+
+
+async def test_a_consumer_that_lost_a_job_whose_outcome_waited_is_told(
+    redis_url: str, redis: Any, fill: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, held = consumer(), Held()
+    worker.job("s", result="out")(held)
+    async with Jobs(redis_url, patience=30) as jobs, working(jobs, worker):
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        await fill()
+        held.let()
+        await eventually(lambda: worker.running == 0)
+        [(entry, *_)] = await in_hand(redis)
+        await redis.xclaim("hfxbus:str:s", "hfxbus:csr:g", "OTHER", 0, [entry])
+        await redis.config_set("maxmemory", 0)
+        await eventually(lambda: "others have them" in caplog.text)
+    assert [owner for _, owner, _ in await in_hand(redis)] == [b"OTHER"]
+
+
+async def test_no_job_begins_while_outcomes_wait_for_a_full_server(redis_url: str, redis: Any, fill: Any) -> None:
+    """Else they would fill the memory of the consumer, and be done again if it died."""
+    worker, begun = consumer(), list[str]()
+
+    @worker.job("s", result="out")
+    async def process(job: Attempt) -> None:
+        begun.append(job.id)
+
+    async with Jobs(redis_url, patience=30) as jobs:
+        await redis.xgroup_create("hfxbus:str:s", "hfxbus:csr:g", "0", mkstream=True)
+        await send(jobs, 200)
+        await fill()
+        async with working(jobs, worker):
+            await eventually(lambda: begun)
+            await asyncio.sleep(0.5)  # timing: nothing more may begin
+            assert len(begun) < 10
+            await redis.config_set("maxmemory", 0)
+            await eventually(partial(completed, redis, 200))
+    assert sorted(begun) == sorted(f"J{number}" for number in range(200))
