@@ -68,8 +68,8 @@ class Reader:
         self._released: list[Permit] = []
         self.paused = set[str]()
         """Streams of which no job begins."""
-        self._without_values = set[Instance]()
-        """Servers whose values could not be read."""
+        self.without_values = set[Instance]()
+        """Servers that have kept jobs from reading or writing their values."""
         self._wrong = dict[bytes, float]()
         """Streams whose keys have another type, by when (monotonic) they are looked at again."""
         self._news = asyncio.Event()
@@ -237,18 +237,23 @@ class Reader:
                     raise node.reason
                 found = await self._values(node, [*dict.fromkeys(names)])
             except (RedisError, OSError, PenstockError) as error:
-                if node not in self._without_values:
-                    _log.warning("jobs wait for the server of their values", server=node.address, reason=str(error))
-                self._without_values.add(node)
                 for attempt in some:
                     self.release(attempt)
-                    self.settler.settle(attempt, "back", wait=AWAY_SECONDS)
+                    self.hand_back_for_a_while(attempt, str(error))
                 continue
-            self._without_values.discard(node)
+            self.without_values.discard(node)
             read = map(found.__getitem__, names)
             for attempt in some:
                 attempt.values = dict(zip(handler.values, read, strict=False))
         return [each for each in attempts if not each._is_settled]
+
+    def hand_back_for_a_while(self, attempt: Attempt, reason: str) -> None:
+        """Let a job wait whose values are on a server that is away. It loses no attempt."""
+        node = attempt._node
+        if node not in self.without_values:
+            _log.warning("jobs wait for the server of their values", server=node.address, reason=reason)
+        self.without_values.add(node)
+        self.settler.settle(attempt, "back", wait=AWAY_SECONDS)
 
     async def _values(self, node: Instance, keys: list[str]) -> dict[str, bytes | None]:
         """Return values by their keys, read some at a time."""

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import PenstockError, Unreadable, WrongCall
+from penstock.errors import PenstockError, Unavailable, Unreadable, WrongCall
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.deadlines import Deadlines
@@ -214,8 +214,10 @@ class Worker:
             failure = error
             if deadline.expired():
                 failure = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
+        is_stranded = any(attempt._is_stranded for attempt in attempts)
         for attempt in attempts:
             self.in_hand.pop(attempt, None)
+            attempt._is_stranded = is_stranded
             error_ = attempt._failure or failure
             if error_ is not None:
                 self._failed(reader, attempt, error_)
@@ -264,6 +266,8 @@ class Worker:
                 kept = None
             if attempt.why is None:
                 reader.settler.settle(attempt, "done", result=kept)
+                if reader.without_values:
+                    reader.without_values.discard(attempt._node)
             else:
                 self._failed(reader, attempt, asyncio.CancelledError())  # it has not heard of its cancellation
         except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this attempt only
@@ -289,6 +293,9 @@ class Worker:
             return
         if attempt.why == "deadline":
             error = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
+        if attempt._is_stranded and isinstance(error, Unavailable | DeadlineTimeout):
+            reader.hand_back_for_a_while(attempt, str(error))
+            return
         if final or attempt.number >= self.options.attempts or isinstance(error, Unreadable):
             reader.settler.bury(attempt, as_error(error))
         else:

@@ -136,7 +136,10 @@ class Job:
         return self
 
     push: Final = blocking(_job.Job.push)
-    pull: Final = blocking(_job.Job.pull)
+
+    def pull(self) -> list[Any]:
+        """As ``penstock.jobs.Job.pull``."""
+        return self.run(self.inner.pull())
 
 
 class Attempt(Job):

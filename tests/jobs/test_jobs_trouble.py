@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.errors import PenstockError, Unavailable, WrongType
-from penstock.jobs import DISTRIBUTED, Attempt, Jobs, settler
+from penstock.jobs import DISTRIBUTED, Attempt, Jobs, reader, settler
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, renew_every, send, working
 from tests.support.harness import PATIENCE, eventually
@@ -353,6 +353,48 @@ async def test_jobs_whose_values_are_on_a_server_that_is_away_wait_and_lose_no_a
                 await asyncio.to_thread(other.start)
                 await eventually(lambda: found[1:] == [(there, 1, LONG)])
                 await eventually(partial(_all_settled, first))
+                assert await dead(first) == []
+
+
+@pytest.mark.parametrize("form", ["deadline", "patience", "thread", "batch"])
+async def test_a_processor_that_waits_for_the_server_of_its_values_loses_no_attempt(
+    redis: Any, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its deadline or its patience ends first."""
+    monkeypatch.setattr(reader, "AWAY_SECONDS", 0.05)
+    patience, deadline = (0.1, 30) if form == "patience" else (30, 0.3)  # timing: what ends first does not matter
+    with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
+        async with Jobs(one.url, other.url, routes={"s": 0}, patience=patience) as jobs:
+            worker, found = consumer(route="s", attempts=1), list[tuple[int, bytes | None]]()
+            begun, loop = list[str](), asyncio.get_running_loop()
+
+            async def process(job: Attempt) -> None:
+                begun.append(job.id)
+                found.append((job.number, *await job.get("in", bytes).pull()))
+
+            if form == "batch":
+
+                @worker.batch("s", 10, deadline=deadline)
+                async def process_all(attempts: list[Attempt]) -> None:
+                    await asyncio.gather(*map(process, attempts))
+            elif form == "thread":
+
+                @worker.job("s", deadline=deadline)
+                def process_in_thread(job: Attempt) -> None:
+                    asyncio.run_coroutine_threadsafe(process(job), loop).result()
+            else:
+                worker.job("s", deadline=deadline)(process)
+            await jobs.producer().send("s", jobs.job(_id_at(jobs, 1)).set("in", LONG))
+            await asyncio.to_thread(other.kill)
+            await eventually(lambda: jobs.nodes[1].is_away)
+            async with working(jobs, worker), Redis.from_url(one.url) as first:
+                await eventually(lambda: begun)
+                if form != "thread":  # which cannot be cancelled
+                    await eventually(lambda: len(begun) > 1)
+                await asyncio.to_thread(other.start)
+                await eventually(lambda: (1, LONG) in found)
+                await eventually(partial(_all_settled, first))
+                assert {number for number, _ in found} == {1}
                 assert await dead(first) == []
 
 
