@@ -133,8 +133,8 @@ class Producer:
         groups = tuple([checked_name("group", group) for group in wait_for]) if wait_for else ()
         if route is DISTRIBUTED and job._is_fresh:
             self._jobs.avoid_away(job)
-        waiting = await self._completions.expect(stream, job.id) if groups else None
         node = self._jobs.node(job.id if route is DISTRIBUTED else stream if route is None else str(route))
+        waiting = await self._completions.expect(stream, job.id, on=node) if groups else None
         sets = job._take_sets()
         if node is not job._node and sets:
             for name, (value, ms) in sets.items():

@@ -244,6 +244,24 @@ async def test_HB_41_a_server_that_is_away_is_ejected_and_readmitted_and_nothing
                 assert await second.xlen("hfxbus:done:a") == 41
 
 
+async def test_a_job_is_sent_and_waited_for_though_the_server_of_its_completions_is_away() -> None:
+    """With ``DISTRIBUTED`` it is on another one; its completion is heard when that of the stream is back."""
+    with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
+        async with Jobs(one.url, other.url, patience=30) as jobs:
+            worker, held = consumer(route=DISTRIBUTED), Held()
+            held.let()
+            worker.job("a")(held)
+            await eventually(lambda: jobs.nodes[1].is_up)
+            await asyncio.to_thread(other.kill)
+            await eventually(lambda: jobs.nodes[1].is_away)
+            async with working(jobs, worker):
+                sending = jobs.producer().send("a", wait_for=["g"], route=DISTRIBUTED)
+                sent = asyncio.create_task(sending)
+                await eventually(lambda: held.ended)
+                await asyncio.to_thread(other.start)
+                assert set(await (await sent).finished(PATIENCE)) == {"g"}
+
+
 async def _is_settled(redis: Any) -> bool:
     return await pending(redis, "a") == []
 
