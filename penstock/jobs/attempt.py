@@ -46,6 +46,7 @@ class Attempt(Job):
         self._task: asyncio.Task[None] | None = None
         self.why: str | None = None
         """Why it is given up: ``deadline``, ``cancelled``, ``lost`` or ``stop``."""
+        self._is_told = False
         self._begun = time.monotonic()
         self._is_settled = False
         self._asking = 0
@@ -59,8 +60,17 @@ class Attempt(Job):
 
     @property
     def is_given_up(self) -> bool:
-        """Return whether its outcome does not count any more: a processor in a thread may look at it."""
-        return self.why is not None
+        """Return whether its outcome does not count any more: a processor in a thread may look at it.
+
+        At a stop, what a thread returns that has not looked still counts.
+        """
+        self._is_told = self._is_told or self.why is not None
+        return self._is_told
+
+    @property
+    def _is_unaware(self) -> bool:
+        """Return whether it was given up at a stop, and its processor has not asked for that."""
+        return self.why == "stop" and not self._is_told
 
     @property
     def _known_keys(self) -> list[str]:

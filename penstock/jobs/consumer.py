@@ -146,11 +146,14 @@ class Consumer:
                 call = Processes(processor)
                 self.processes.append(call)
             else:
-                call = processor if is_coroutine_function(processor) else partial(self._threads, processor)
+                call = processor if is_coroutine_function(processor) else partial(self._in_thread, processor)
             self._add(stream, call, deadline, start, result=result, values=tuple(values), limit=limit)
             return processor
 
         return decorate
+
+    async def _in_thread(self, processor: Processor, attempt: "Attempt") -> Any:
+        return await self._threads(processor, attempt, [attempt])
 
     def batch(
         self, stream: str, size: int, *, deadline: float | None = DEADLINE, start: str = "0", values: Sequence[str] = ()

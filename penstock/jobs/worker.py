@@ -124,6 +124,8 @@ class Worker:
             _, left = await asyncio.wait(tasks, timeout=self.options.stop_timeout)
             self._give_up_all()
             if left:
+                what = {"group": self.consumer.group, "many": len(left), "seconds": self.options.stop_timeout}
+                _log.warning("jobs have not ended in time: coroutines are cancelled, threads are waited for", **what)
                 await asyncio.wait(left)
 
     def _give_up_all(self) -> None:

@@ -310,7 +310,7 @@ class Consumer:
             _check_plain(processor)
 
             async def call(attempt: _attempt.Attempt) -> Any:
-                return await self._threads(processor, Attempt(attempt, self._where()))
+                return await self._threads(processor, Attempt(attempt, self._where()), [attempt])
 
             add = self.inner.job(
                 stream, deadline=deadline, start=start, result=result, values=values, limit=limit, in_process=in_process
@@ -330,7 +330,7 @@ class Consumer:
 
             async def call(attempts: list[_attempt.Attempt]) -> Any:
                 portal = self._where()
-                return await self._threads(processor, [Attempt(each, portal) for each in attempts])
+                return await self._threads(processor, [Attempt(each, portal) for each in attempts], attempts)
 
             self.inner.batch(stream, size, deadline=deadline, start=start, values=values)(call)
             return processor

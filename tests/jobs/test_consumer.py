@@ -514,6 +514,28 @@ async def test_at_a_stop_what_does_not_end_is_handed_back_at_once(jobs: Jobs, re
     assert sorted(heir.begun) == [("J0", 1), ("J1", 1)]  # it is no attempt that has failed
 
 
+@pytest.mark.parametrize("looks", [False, True])
+async def test_at_a_stop_a_thread_is_waited_for_and_has_done_its_job_unless_it_knows_of_it(
+    jobs: Jobs, redis: Any, caplog: pytest.LogCaptureFixture, looks: bool
+) -> None:
+    worker, may_end, begun = consumer(concurrency=5, stop_timeout=0.1), threading.Event(), list[str]()
+
+    @worker.job("s", result="out")
+    def process(job: Attempt) -> str:
+        begun.append(job.id)
+        may_end.wait(PATIENCE)
+        return "nothing" if looks and job.is_given_up else "all"
+
+    await send(jobs, 2)
+    async with working(jobs, worker):
+        await eventually(lambda: len(begun) == 2)
+        worker.stop()
+        await eventually(lambda: "threads are waited for" in caplog.text)
+        may_end.set()
+    assert len(await pending(redis)) == (2 if looks else 0)
+    assert await jobs.job("J1").get("out").pull() == [None if looks else "all"]
+
+
 @pytest.mark.parametrize("how", ["cancel", "exit"])
 async def test_jobs_are_handed_back_at_once_however_a_consumer_ends(
     jobs: Jobs, redis: Any, redis_url: str, how: str, seldom: None
