@@ -122,8 +122,12 @@ class Producer:
         then the job may be there or not.
         """
         checked_name("stream", stream, pattern=True)
-        if not 0 <= delay <= MAX_DELAY or (capped is not None and capped < 1):
-            raise WrongCall(f"delay={delay}, capped={capped}: expected seconds up to {MAX_DELAY:,.0f}, and at least 1")
+        if not 0 <= delay <= MAX_DELAY:
+            raise WrongCall(f"delay={delay}: expected seconds from 0 to {MAX_DELAY:,.0f}")
+        if capped is not None and capped < 1:
+            raise WrongCall(f"capped={capped}: expected at least 1 job")
+        if not isinstance(job, Job | Mapping | None):
+            raise WrongCall(f"expected a Job or a mapping of values, found {type(job).__name__}")
         if not isinstance(job, Job):
             values, job = job or {}, Job(self._jobs, None)
             for name, value in values.items():

@@ -262,7 +262,7 @@ class Worker:
             if deadlines:
                 deadlines.add(attempt)
             result = await handler.call(attempt)
-            kept = None if handler.result is None else (handler.result, packed_value(result))
+            kept = None if handler.result is None else (handler.result, packed_value(handler.result, result))
             if kept and attempt.why is None and attempt._node is not reader.node:
                 await attempt.set(*kept).push()
                 kept = None
@@ -302,9 +302,11 @@ class Worker:
             reader.settler.bury(attempt, as_error(error))
         else:
             reader.settler.settle(attempt, "again", as_error(error), self.options.backoff.delay_after(attempt.number))
+        where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
         if not isinstance(error, PenstockError):
-            where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
             _log.warning("a processor has failed", error, **where)
+        elif not final:  # which is no fault of it
+            _log.warning("a processor has failed", **where, reason=f"{type(error).__name__}: {error}")
 
     async def _renew(self, reader: "Reader") -> None:
         """Keep what is in hand, running or not, from being claimed; give up what others have.
