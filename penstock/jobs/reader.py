@@ -90,7 +90,10 @@ class Reader:
             self.node.subscriber.add(channel, listener)
         tasks = [asyncio.create_task(self._read_on()), asyncio.create_task(self.tender.run())]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)  # the second one ends by a bug only
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._worker.stopping:  # else it has ended by a bug
+                self.tender.within(0)
+                await asyncio.wait(tasks, timeout=0 if self.node.is_away else MAX_SILENCE)  # replies may have jobs
         finally:
             for task in tasks:
                 task.cancel()

@@ -57,8 +57,8 @@ class Tender:
         self._at, self._news = 0.0, asyncio.Event()
 
     async def run(self) -> None:
-        """Look again and again."""
-        while True:
+        """Look again and again, until all shall stop."""
+        while not self._worker.stopping:
             wait = self._seconds
             self._at = time.monotonic() + wait
             for name in self._reader.streams:
@@ -69,7 +69,7 @@ class Tender:
                         _log.warning("cannot claim jobs", stream=name, server=self._node.address, reason=str(error))
             self._reader.cut_if_silent()
             self.within(max(wait, LEAST_SECONDS))
-            while (left := self._at - time.monotonic()) > 0:
+            while (left := self._at - time.monotonic()) > 0 and not self._worker.stopping:
                 self._news.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs import Attempt, Jobs, reader, settler
+from penstock.jobs import Attempt, Jobs, reader, settler, tender
 from tests.jobs.given import (
     Gauge,
     Held,
@@ -22,7 +22,7 @@ from tests.jobs.given import (
     send,
     working,
 )
-from tests.support.harness import eventually
+from tests.support.harness import PATIENCE, eventually
 
 STREAM, GROUP = "hfxbus:str:s", "hfxbus:csr:g"
 
@@ -324,6 +324,30 @@ async def is_fresh(redis: Any) -> bool:
     """Return whether the job in hand was renewed lately."""
     [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
     return bool(found["time_since_delivered"] < 30_000)
+
+
+async def test_what_is_claimed_while_its_consumer_stops_is_done_or_handed_back(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at each reload of a service: else it would wait for ``claim_after``, and lose an attempt."""
+    one, held, run = consumer(), Held(), jobs.nodes[0].run
+    held.let()
+    one.job("s")(held)
+
+    async def stopping(script: Any, **named: Any) -> Any:
+        """Have the stop come between a claim and its reply."""
+        found = await run(script, **named)
+        if script is tender._tend and found[1]:
+            one.stop()
+            await asyncio.sleep(0.1)  # timing: the stop goes on meanwhile
+        return found
+
+    monkeypatch.setattr(jobs.nodes[0], "run", stopping)
+    await left_by_the_dead(redis, jobs, 1)
+    async with asyncio.timeout(PATIENCE):
+        await jobs.run(one)
+    assert held.ended == ["J0"]
+    assert await pending(redis) == []
 
 
 async def test_an_attempt_of_the_same_consumer_is_fenced_by_its_number(jobs: Jobs, redis: Any) -> None:
