@@ -27,6 +27,7 @@ from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.jobs.consumer import Handler
+    from penstock.jobs.ledger import Ledger
     from penstock.jobs.worker import Worker
 
 NAME: Final = "penstock-jobs-wait"
@@ -203,13 +204,23 @@ class Reader:
                 self.settler.bury(attempt, LOST)
                 self.release(attempt)
         if self._worker.ledger:
-            await self._worker.ledger.begin(self.node, stream, attempts)
+            attempts = await self._noted(self._worker.ledger, stream, attempts)
         if size := self._size:
             for first in range(0, len(attempts), size):
                 self._worker.begin_batch(self, attempts[first : first + size])
             return
         for attempt in attempts:
             self._worker.begin(self, attempt)
+
+    async def _noted(self, ledger: "Ledger", stream: str, attempts: list[Attempt]) -> list[Attempt]:
+        """Note that attempts begin; return those that others do not have by now."""
+        of = {"jobs": self._keys.stream(stream), "group": self._group, "consumer": self._consumer.id, "stream": stream}
+        lost = await ledger.begin(self.node, attempts, **of)
+        for attempt in attempts:
+            if attempt.entry in lost:
+                self._worker.lost(self, attempt)
+                self.release(attempt)
+        return [each for each in attempts if each.entry not in lost]
 
     async def _permitted(self, attempts: list[Attempt]) -> list[Attempt]:
         """Return those that have a permit; the others are claimed once there may be one."""

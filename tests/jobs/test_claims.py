@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs import Attempt, Jobs, reader, settler, tender
+from penstock.jobs import Attempt, Jobs, ledger, reader, settler, tender
+from penstock.keys import Keys
 from tests.jobs.given import (
     Gauge,
     Held,
@@ -324,6 +325,33 @@ async def is_fresh(redis: Any) -> bool:
     """Return whether the job in hand was renewed lately."""
     [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
     return bool(found["time_since_delivered"] < 30_000)
+
+
+async def test_a_service_begins_no_job_that_others_have_ended_while_the_server_was_away(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be registered again, and be under way for ever."""
+    one, held, run = consumer("g", id="ONE"), Held(), jobs.nodes[0].run
+    held.let()
+    one.job("s")(held)
+
+    async def late(script: Any, **named: Any) -> Any:
+        """Have others claim the first job, and end it, before the server hears that it begins."""
+        if script is ledger._begin and named["words"][2] == "J0":
+            await redis.xclaim(STREAM, GROUP, "OTHER", 0, [named["words"][0]])
+            await redis.xack(STREAM, GROUP, named["words"][0])
+        return await run(script, **named)
+
+    monkeypatch.setattr(jobs.nodes[0], "run", late)
+    running = asyncio.create_task(jobs.run(one, ledger.Ledger(Keys("shop"), "1", 100)))
+    for id in ("J0", "J1"):
+        await jobs.producer().send("s", jobs.job(id))
+    await eventually(lambda: completed(redis, 1))
+    one.stop()
+    await running
+    assert held.ended == ["J1"]
+    assert await redis.hget("shop:metrics:registered", "count") == b"1"
+    assert await redis.zcard("shop:message:deadlines") == 0
 
 
 async def test_what_is_claimed_while_its_consumer_stops_is_done_or_handed_back(
