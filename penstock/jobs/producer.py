@@ -126,9 +126,9 @@ class Producer:
             raise WrongCall(f"delay={delay}: expected seconds from 0 to {MAX_DELAY:,.0f}")
         if capped is not None and capped < 1:
             raise WrongCall(f"capped={capped}: expected at least 1 job")
-        if not isinstance(job, Job | Mapping | None):
-            raise WrongCall(f"expected a Job or a mapping of values, found {type(job).__name__}")
         if not isinstance(job, Job):
+            if job is not None and not isinstance(job, Mapping):
+                raise WrongCall(f"expected a Job or a mapping of values, found {type(job).__name__}")
             values, job = job or {}, Job(self._jobs, None)
             for name, value in values.items():
                 job.set(name, value, ttl=ttl + delay)
