@@ -210,6 +210,11 @@ class Instance:
         """Return whether its connection is lost, or a reply is overdue."""
         return not self._wire.is_open or self._wire.overdue > OVERDUE_SECONDS
 
+    @property
+    def holds_up(self) -> bool:
+        """Return whether calls wait for it: it is away, full or read-only."""
+        return self.is_away or self._waiting > 0
+
     def full(self, waiting: int) -> Unavailable:
         """Return the error for one call more than may wait."""
         return Unavailable(f"{waiting:,} calls wait for {self.address} already (buffer): {self.reason}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.encoding import decoded
+from penstock.errors import Unavailable
 from penstock.jobs.job import Job
 from penstock.jobs.keys import names_in
 
@@ -45,8 +46,13 @@ class Attempt(Job):
         self._task: asyncio.Task[None] | None = None
         self.why: str | None = None
         """Why it is given up: ``deadline``, ``cancelled``, ``lost`` or ``stop``."""
+        self._is_told = False
         self._begun = time.monotonic()
         self._is_settled = False
+        self._asking = 0
+        """Calls of its processor that wait for the server of its values."""
+        self._is_stranded = False
+        """Whether that server has kept it from ending: then the attempt does not count."""
         self._failure: BaseException | None = None
         self._permit: tuple[str, str] | None = None
         """What its limit has given it: key and holder."""
@@ -54,13 +60,40 @@ class Attempt(Job):
 
     @property
     def is_given_up(self) -> bool:
-        """Return whether its outcome does not count any more: a processor in a thread may look at it."""
-        return self.why is not None
+        """Return whether its outcome does not count any more: a processor in a thread may look at it.
+
+        At a stop, what a thread returns that has not looked still counts.
+        """
+        self._is_told = self._is_told or self.why is not None
+        return self._is_told
+
+    @property
+    def _is_unaware(self) -> bool:
+        """Return whether it was given up at a stop, and its processor has not asked for that."""
+        return self.why == "stop" and not self._is_told
 
     @property
     def _known_keys(self) -> list[str]:
         """Return the keys of the values of its job, as far as its producer and its processor have named them."""
         return [*(dict.fromkeys(names_in(self._keys)) | self._known)]
+
+    async def pull(self) -> list[Any]:
+        """As ``Job.pull``. A job that fails because the server stays away loses no attempt."""
+        self._asking += 1
+        try:
+            return await super().pull()
+        except Unavailable:
+            self._is_stranded = True
+            raise
+        except asyncio.CancelledError:
+            self._note_trouble()
+            raise
+        finally:
+            self._asking -= 1
+
+    def _note_trouble(self) -> None:
+        if self._asking and self._node.holds_up:
+            self._is_stranded = True
 
     async def progress(self, value: Any) -> None:
         """Say how far it is: the value ``progress:GROUP`` of the job, for a day."""
@@ -80,5 +113,6 @@ class Attempt(Job):
         """Cancel it."""
         if self.why is None:
             self.why = why
+            self._note_trouble()
             if self._task:
                 self._task.cancel()

@@ -17,6 +17,7 @@ from penstock.jobs.errors import FinishTimeout, Rejected
 from penstock.log import Log
 
 if TYPE_CHECKING:
+    from penstock.bus.instance import Instance
     from penstock.jobs.server import Jobs
 
 PAGE: Final = 1_000
@@ -148,10 +149,13 @@ class Completions:
         self._confirmed = dict[str, asyncio.Future[None]]()
         self._tasks = set[asyncio.Task[Any]]()
 
-    async def expect(self, stream: str, job: str, *, since: float | None = None) -> Waiting:
-        """Return what waits for a job; once it returns, no completion goes unnoticed.
+    async def expect(
+        self, stream: str, job: str, *, since: float | None = None, on: "Instance | None" = None
+    ) -> Waiting:
+        """Return what waits for a job; once it returns, no completion goes unnoticed that our consumers publish.
 
-        With ``since`` (s since the epoch) look for those that came before, too.
+        With ``since`` (s since the epoch) look for those that came before, too. If the job goes to a server ``on``, and
+        that of the completions is away, these are listened for, and looked for, as soon as that is back.
         """
         key = stream, job
         found = self._waiting.get(key)
@@ -161,7 +165,7 @@ class Completions:
             self._waiting[key] = ref(waiting, partial(self._waiting.pop, key))
         confirmed = self._confirmed.get(stream)
         if confirmed is None or not confirmed.done():
-            await self._listen(stream)
+            await self._listen(stream, on)
         if since is not None:
             waiting.read_from = await self._read(stream, waiting.read_from or _position(waiting.since))
         return waiting
@@ -174,13 +178,13 @@ class Completions:
             waiting.read_from = await self._catch_up(waiting.stream, waiting.read_from)
             seconds = min(2 * seconds, MAX_FOLLOW_SECONDS)
 
-    async def _listen(self, stream: str) -> None:
+    async def _listen(self, stream: str, on: "Instance | None") -> None:
+        node = self._jobs.node(stream)
         if stream not in self._confirmed:
             channel = encoded(self._jobs.keys.channel(stream, self._producer))
-            subscriber = self._jobs.node(stream).subscriber
-            self._confirmed[stream] = subscriber.add(channel, partial(self._heard, stream))
-        if not self._confirmed[stream].done():
-            await self._jobs.listening(self._jobs.node(stream), self._confirmed[stream])
+            self._confirmed[stream] = node.subscriber.add(channel, partial(self._heard, stream))
+        if not self._confirmed[stream].done() and (on in (None, node) or node.is_up is None or not node.is_away):
+            await self._jobs.listening(node, self._confirmed[stream])
 
     def _heard(self, stream: str, message: bytes | None) -> None:
         if message is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ Processor = Callable[["Attempt"], Any]
 P = TypeVar("P", bound=Processor)
 Q = TypeVar("Q", bound=Callable[[list["Attempt"]], Awaitable[Any]])
 MAX_BATCH: Final = 500
+START: Final = re.compile(r"\$|\d+(?:-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ class Consumer:
         trim: bool = True,
         stop_timeout: float = 10.0,
     ) -> None:
-        if concurrency < 1 or attempts < 1:
-            raise WrongCall(f"concurrency={concurrency}, attempts={attempts}: expected at least 1 of each")
+        for name, number in {"concurrency": concurrency, "attempts": attempts}.items():
+            if number < 1:
+                raise WrongCall(f"{name}={number}: expected at least 1")
         if not 0.1 <= claim_after <= 86_400:
             raise WrongCall(f"claim_after={claim_after}: expected seconds from 0.1 to 86,400")
         self.group = checked_name("group", group)
@@ -146,11 +149,14 @@ class Consumer:
                 call = Processes(processor)
                 self.processes.append(call)
             else:
-                call = processor if is_coroutine_function(processor) else partial(self._threads, processor)
-            self._add(stream, call, deadline, start, result=result, values=tuple(values), limit=limit)
+                call = processor if is_coroutine_function(processor) else partial(self._in_thread, processor)
+            self._add(stream, call, deadline, start, result=result, values=values, limit=limit)
             return processor
 
         return decorate
+
+    async def _in_thread(self, processor: Processor, attempt: "Attempt") -> Any:
+        return await self._threads(processor, attempt, [attempt])
 
     def batch(
         self, stream: str, size: int, *, deadline: float | None = DEADLINE, start: str = "0", values: Sequence[str] = ()
@@ -164,20 +170,27 @@ class Consumer:
             raise WrongCall(f"size={size}: expected 1 to {MAX_BATCH}")
 
         def decorate(processor: Q) -> Q:
-            self._add(stream, processor, deadline, start, values=tuple(values), size=size)
+            self._add(stream, processor, deadline, start, values=values, size=size)
             return processor
 
         return decorate
 
     def _add(
         self, stream: str, call: Callable[[Any], Awaitable[Any]], deadline: float | None, start: str,
-        *, result: str | None = None, values: tuple[str, ...] = (), limit: Limit | None = None, size: int = 0,
+        *, result: str | None = None, values: Sequence[str] = (), limit: Limit | None = None, size: int = 0,
     ) -> None:  # fmt: skip
         checked_name("stream", stream, pattern=True)
         if stream in self.options.handlers:
             raise WrongCall(f"stream {stream!r} has a processor already")
         if deadline is not None and not deadline > 0:
             raise WrongCall(f"deadline={deadline}: expected seconds, or None for no deadline")
+        if not START.fullmatch(start):
+            raise WrongCall(f"start={start!r}: expected 0 for all jobs, $ for those that come, or the id of an entry")
+        if isinstance(values, str):
+            raise WrongCall(f"values={values!r}: expected a list of keys")
+        values = tuple([checked_name("values", key) for key in values])
+        if result is not None:
+            checked_name("result", result)
         if limit and self.options.route is DISTRIBUTED:
             raise WrongCall("a limit needs one server: a stream that is distributed cannot have one")
         seconds = inf if deadline is None else deadline

@@ -28,11 +28,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def packed_value(value: Any) -> bytes:
-    """Return a value as it is stored: bytes as they are, anything else as JSON."""
+def packed_value(key: str, value: Any) -> bytes:
+    """Return a value as it is stored: bytes as they are, anything else as JSON. ``WrongCall`` names ``key``."""
     if type(value) is bytes:
         return value
-    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else as_json(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        return as_json(value)
+    except WrongCall as error:
+        raise WrongCall(f"value {key!r}: {error}") from None
 
 
 class Job:
@@ -63,8 +68,8 @@ class Job:
     def set(self, key: str, value: Any, *, ttl: float = WEEK) -> Self:
         """Set a value, bytes or anything that is JSON, for ``ttl`` seconds."""
         if not 0.001 <= ttl <= MAX_TTL:
-            raise WrongCall(f"ttl={ttl}: expected seconds up to {MAX_TTL:,.0f}")
-        self._sets[checked_name("key", key)] = packed_value(value), int(ttl * 1000)
+            raise WrongCall(f"value {key!r}: ttl={ttl}: expected seconds, more than 0 and up to {MAX_TTL:,.0f}")
+        self._sets[checked_name("key", key)] = packed_value(key, value), int(ttl * 1000)
         self._known[key] = None
         return self._bounded()
 

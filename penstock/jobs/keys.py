@@ -46,13 +46,13 @@ def new_id() -> str:
 
 def checked_name(what: str, name: object, *, pattern: bool = False) -> str:
     """Return a name that Node's clients can read. Raise ``WrongCall``; ``pattern`` names may be in a pattern."""
-    return _checked(what, name if isinstance(name, str) else None, pattern)
+    if not isinstance(name, str) or not name:
+        raise WrongCall(f"{what}: expected a text that is not empty, found {name!r}")
+    return _checked(what, name, pattern)
 
 
 @lru_cache(4_096)
-def _checked(what: str, name: str | None, pattern: bool) -> str:
-    if not name:
-        raise WrongCall(f"{what}: expected a text that is not empty, found {name!r}")
+def _checked(what: str, name: str, pattern: bool) -> str:
     if _forbidden.search(name) or (pattern and _glob.search(name)):
         raise WrongCall(f'{what}: {name!r} has a character that it must not have: " \\ or a control character, * ? [ ]')
     return name

@@ -1,6 +1,6 @@
 """What a service writes of its jobs: their history, and counters that the audit adds up."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,12 +34,16 @@ class Ledger:
         }
         """What ``lua/settle.lua`` needs besides."""
 
-    async def begin(self, node: "Instance", stream: str, attempts: Iterable["Attempt"]) -> None:
-        """Note that attempts begin."""
+    async def begin(self, node: "Instance", attempts: Sequence["Attempt"], **of: Any) -> set[bytes]:
+        """Note that attempts begin, ``of`` a stream, group and consumer; return the entries that others have by now.
+
+        These do not begin: the server was away for so long that they may even have ended.
+        """
         words = [word for each in attempts for word in (each.entry, each.number, each.id)]
-        if words:
-            named = {"under_way": self._under_way, "stream": stream, "words": words}
-            await node.run(_begin, **named, **self._metrics, **self._events, **self._common)
+        if not words:
+            return set()
+        named = {"under_way": self._under_way, "words": words, **of}
+        return set(await node.run(_begin, **named, **self._metrics, **self._events, **self._common))
 
     async def gone(self, node: "Instance", stream: str, entries: Iterable[bytes]) -> None:
         """Note that jobs have ended that nobody settles."""

@@ -122,9 +122,13 @@ class Producer:
         then the job may be there or not.
         """
         checked_name("stream", stream, pattern=True)
-        if not 0 <= delay <= MAX_DELAY or (capped is not None and capped < 1):
-            raise WrongCall(f"delay={delay}, capped={capped}: expected seconds up to {MAX_DELAY:,.0f}, and at least 1")
+        if not 0 <= delay <= MAX_DELAY:
+            raise WrongCall(f"delay={delay}: expected seconds from 0 to {MAX_DELAY:,.0f}")
+        if capped is not None and capped < 1:
+            raise WrongCall(f"capped={capped}: expected at least 1 job")
         if not isinstance(job, Job):
+            if job is not None and not isinstance(job, Mapping):
+                raise WrongCall(f"expected a Job or a mapping of values, found {type(job).__name__}")
             values, job = job or {}, Job(self._jobs, None)
             for name, value in values.items():
                 job.set(name, value, ttl=ttl + delay)
@@ -133,8 +137,8 @@ class Producer:
         groups = tuple([checked_name("group", group) for group in wait_for]) if wait_for else ()
         if route is DISTRIBUTED and job._is_fresh:
             self._jobs.avoid_away(job)
-        waiting = await self._completions.expect(stream, job.id) if groups else None
         node = self._jobs.node(job.id if route is DISTRIBUTED else stream if route is None else str(route))
+        waiting = await self._completions.expect(stream, job.id, on=node) if groups else None
         sets = job._take_sets()
         if node is not job._node and sets:
             for name, (value, ms) in sets.items():

@@ -27,6 +27,7 @@ from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.jobs.consumer import Handler
+    from penstock.jobs.ledger import Ledger
     from penstock.jobs.worker import Worker
 
 NAME: Final = "penstock-jobs-wait"
@@ -54,7 +55,7 @@ class Reader:
         self._wire = Wire(node.url, NAME, lambda _: None)
         self.tender = Tender(self, worker)
         self.settler = Settler(
-            worker.jobs, node, self._consumer.group, self._consumer.id, self.tender.within, worker.ledger
+            worker.jobs, node, self._consumer.group, self._consumer.id, self.tender.within, self._resume, worker.ledger
         )
         limit = worker.options.handlers[streams[0]].limit
         lease = worker.options.claim_after
@@ -68,8 +69,8 @@ class Reader:
         self._released: list[Permit] = []
         self.paused = set[str]()
         """Streams of which no job begins."""
-        self._without_values = set[Instance]()
-        """Servers whose values could not be read."""
+        self.without_values = set[Instance]()
+        """Servers that have kept jobs from reading or writing their values."""
         self._wrong = dict[bytes, float]()
         """Streams whose keys have another type, by when (monotonic) they are looked at again."""
         self._news = asyncio.Event()
@@ -90,7 +91,10 @@ class Reader:
             self.node.subscriber.add(channel, listener)
         tasks = [asyncio.create_task(self._read_on()), asyncio.create_task(self.tender.run())]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)  # the second one ends by a bug only
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._worker.stopping:  # else it has ended by a bug
+                self.tender.within(0)
+                await asyncio.wait(tasks, timeout=0 if self.node.is_away else MAX_SILENCE)  # replies may have jobs
         finally:
             for task in tasks:
                 task.cancel()
@@ -101,6 +105,9 @@ class Reader:
 
     async def _read_on(self) -> None:
         while not self._worker.stopping:
+            if self.settler.is_held_up:  # what began now would end and wait, too
+                await self._wait_for_news(BLOCK_SECONDS)
+                continue
             if self._consumer.is_paused or not self._worker.room(ahead=self._reads_ahead):
                 await self._worker.has_room(ahead=self._reads_ahead)
                 continue
@@ -197,13 +204,23 @@ class Reader:
                 self.settler.bury(attempt, LOST)
                 self.release(attempt)
         if self._worker.ledger:
-            await self._worker.ledger.begin(self.node, stream, attempts)
+            attempts = await self._noted(self._worker.ledger, stream, attempts)
         if size := self._size:
             for first in range(0, len(attempts), size):
                 self._worker.begin_batch(self, attempts[first : first + size])
             return
         for attempt in attempts:
             self._worker.begin(self, attempt)
+
+    async def _noted(self, ledger: "Ledger", stream: str, attempts: list[Attempt]) -> list[Attempt]:
+        """Note that attempts begin; return those that others do not have by now."""
+        of = {"jobs": self._keys.stream(stream), "group": self._group, "consumer": self._consumer.id, "stream": stream}
+        lost = await ledger.begin(self.node, attempts, **of)
+        for attempt in attempts:
+            if attempt.entry in lost:
+                self._worker.lost(self, attempt)
+                self.release(attempt)
+        return [each for each in attempts if each.entry not in lost]
 
     async def _permitted(self, attempts: list[Attempt]) -> list[Attempt]:
         """Return those that have a permit; the others are claimed once there may be one."""
@@ -234,18 +251,23 @@ class Reader:
                     raise node.reason
                 found = await self._values(node, [*dict.fromkeys(names)])
             except (RedisError, OSError, PenstockError) as error:
-                if node not in self._without_values:
-                    _log.warning("jobs wait for the server of their values", server=node.address, reason=str(error))
-                self._without_values.add(node)
                 for attempt in some:
                     self.release(attempt)
-                    self.settler.settle(attempt, "back", wait=AWAY_SECONDS)
+                    self.hand_back_for_a_while(attempt, str(error))
                 continue
-            self._without_values.discard(node)
+            self.without_values.discard(node)
             read = map(found.__getitem__, names)
             for attempt in some:
                 attempt.values = dict(zip(handler.values, read, strict=False))
         return [each for each in attempts if not each._is_settled]
+
+    def hand_back_for_a_while(self, attempt: Attempt, reason: str) -> None:
+        """Let a job wait whose values are on a server that is away. It loses no attempt."""
+        node = attempt._node
+        if node not in self.without_values:
+            _log.warning("jobs wait for the server of their values", server=node.address, reason=reason)
+        self.without_values.add(node)
+        self.settler.settle(attempt, "back", wait=AWAY_SECONDS)
 
     async def _values(self, node: Instance, keys: list[str]) -> dict[str, bytes | None]:
         """Return values by their keys, read some at a time."""
@@ -323,6 +345,11 @@ class Reader:
     def note(self) -> None:
         """Note that the server has come or gone."""
         self._news.set()
+
+    def _resume(self) -> None:
+        """Go on after outcomes had to wait."""
+        self._news.set()
+        self._worker.resume()
 
     def _heard(self, stream: str, message: bytes | None) -> None:
         """Act on what somebody has changed; on None look at everything."""

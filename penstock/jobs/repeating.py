@@ -66,7 +66,9 @@ class Repeats:
             raise WrongCall("expected cron or every")
         checked_name("stream", stream, pattern=True)
         plan: dict[str, Any] = {"cron": cron, "every": every, "zone": zone, "key": key, "begun": time.time()}
-        plan["values"] = {checked_name("key", at): decoded(packed_value(value)) for at, value in (values or {}).items()}
+        plan["values"] = {
+            checked_name("key", at): decoded(packed_value(at, value)) for at, value in (values or {}).items()
+        }
         due = next_time(plan, time.time())
         node = self._jobs.node(route or stream)
         await node.command("HSET", encoded(self._keys.repeated(stream)), checked_name("name", name), as_json(plan))

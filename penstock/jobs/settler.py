@@ -3,18 +3,19 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from penstock.bus.wire import Reply
+from penstock.bus.wire import LostReply, Reply
 from penstock.connection import MAX_SILENCE
 from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unavailable
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.job import WEEK
 from penstock.jobs.keys import CAPACITY, KEPT, OURS
@@ -41,6 +42,10 @@ MAX_RESULT: Final = 512
 """Maximum number of bytes of a result that is published with its completion."""
 MAX_DEAD_BYTES: Final = 1 << 20
 """Maximum number of bytes of values that a dead job keeps."""
+WORDS: Final = 13
+"""What ``lua/settle.lua`` needs of each attempt."""
+AGAIN_SECONDS: Final = 1.0
+"""How long outcomes wait that the server has not taken for as long as patience says."""
 _lua: Final = Path(__file__).parent / "lua"
 _settle, _trim, _complete, _keep = (
     Script.read(_lua / f"{verb}.lua") for verb in ("settle", "trim", "complete", "keep")
@@ -51,10 +56,11 @@ _log: Final = Log("penstock.jobs")
 class Outcomes:
     """Outcomes of attempts that are settled together."""
 
-    __slots__ = ("due", "many", "results", "size", "words")
+    __slots__ = ("attempts", "due", "many", "results", "size", "words")
 
     def __init__(self) -> None:
         self.many = self.size = 0
+        self.attempts: list[Attempt] = []
         self.words: list[Any] = []
         """What ``lua/settle.lua`` needs of each."""
         self.results: list[str] = []
@@ -66,9 +72,10 @@ class Outcomes:
         """Return whether one of ``size`` bytes more can go together with these."""
         return not self.many or (self.many < MAX_SETTLED and self.size + size <= MAX_BYTES)
 
-    def add(self, words: Sequence[Any], size: int, result: str | None, wait: float | None) -> None:
+    def add(self, attempt: Attempt, words: Sequence[Any], size: int, result: str | None, wait: float | None) -> None:
         """Add one, with the key of its result if it has one; ``wait`` (s) if it is to be tried again."""
         self.many += 1
+        self.attempts.append(attempt)
         self.size += size
         self.words += words
         if result is not None:
@@ -78,17 +85,25 @@ class Outcomes:
 
 
 class Settler:
-    """Settles attempts of ``consumer`` of ``group``; ``due`` hears in how many seconds one is to be tried again."""
+    """Settles attempts of ``consumer`` of ``group``; ``due`` hears in how many seconds one is to be tried again.
+
+    While the server is away or full, outcomes wait; ``resumed`` is called when it takes them again.
+    """
 
     def __init__(
         self, jobs: "Jobs", node: "Instance", group: str, consumer: str, due: Callable[[float], None],
-        ledger: "Ledger | None",
+        resumed: Callable[[], None], ledger: "Ledger | None",
     ) -> None:  # fmt: skip
         self._jobs, self._node, self._keys = jobs, node, jobs.keys
-        self._group, self._consumer, self._due = group, consumer, due
+        self._group, self._consumer, self._due, self._resumed = group, consumer, due, resumed
         self._ledger: dict[str, Any] = ledger.settling if ledger else {"service": "", "history": 0}
         self._outcomes = dict[str, deque[Outcomes]]()
         """What is to be settled, by stream; the last ones may become more."""
+        self._sent = dict[str, Outcomes]()
+        """What is being settled, by stream."""
+        self._refused = set[str]()
+        """Streams whose outcomes the server does not take now."""
+        self._ends = False
         self._calls = dict[str, Fixed]()
         """What settles attempts, by stream."""
         self._under_way = set[str]()
@@ -97,7 +112,9 @@ class Settler:
         """Those whose outcomes wait for the end of this turn of the loop."""
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._burying = set[asyncio.Task[None]]()
+        self._tasks = set[asyncio.Task[None]]()
+        self._buried = set[Attempt]()
+        """What is settled once the values of its job were read."""
         self._forwarding = dict[str, asyncio.Task[None]]()
         self._to_forward = set[str]()
         self.settled = dict[str, int]()
@@ -112,21 +129,25 @@ class Settler:
         ``result`` is the key of a value and the value; a small one is published with the completion, too.
         """
         attempt._is_settled = True
+        self._buried.discard(attempt)
         err = b"" if error is None else as_json(error)
         key, value = (self._keys.payload(attempt.id, result[0]), result[1]) if result else (None, b"")
         message = message_of(attempt, err, result)
-        found = self._outcomes.get(attempt.stream)
-        if found is None:
-            found = self._outcomes[attempt.stream] = deque()
         size = len(message) + len(err) + len(values) + len(value)
-        if not found or not found[-1].takes(size):
-            found.append(Outcomes())
         words = (
             attempt.entry, attempt.number, outcome, attempt.id, attempt.producer,
             self._keys.channel(attempt.stream, attempt.producer), message, err, f"{wait:.3f}" if wait else 0, values,
             f"{time.monotonic() - attempt._begun:.6f}", RESULT_MS if result else "", value,
         )  # fmt: skip
-        found[-1].add(words, size, key, wait if outcome in ("again", "back") else None)
+        self._add(attempt, words, size, key, wait if outcome in ("again", "back") else None)
+
+    def _add(self, attempt: Attempt, words: Sequence[Any], size: int, key: str | None, wait: float | None) -> None:
+        found = self._outcomes.get(attempt.stream)
+        if found is None:
+            found = self._outcomes[attempt.stream] = deque()
+        if not found or not found[-1].takes(size):
+            found.append(Outcomes())
+        found[-1].add(attempt, words, size, key, wait)
         if attempt.stream not in self._under_way:
             self._under_way.add(attempt.stream)
             self._soon.add(attempt.stream)
@@ -141,9 +162,23 @@ class Settler:
     def bury(self, attempt: Attempt, error: Any) -> None:
         """Settle an attempt as the last one, with the values of its job."""
         attempt._is_settled = True
-        task = asyncio.create_task(self._bury(attempt, error))
-        self._burying.add(task)
-        task.add_done_callback(self._burying.discard)
+        self._buried.add(attempt)
+        self._in_task(self._bury(attempt, error))
+
+    def _in_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Return whether the server does not take outcomes now."""
+        return bool(self._refused)
+
+    def waiting(self) -> list[Attempt]:
+        """Return the attempts that have ended and are not settled yet."""
+        outcomes = [*self._sent.values(), *chain.from_iterable(map(tuple, [*self._outcomes.values()]))]
+        return [*self._buried, *chain.from_iterable(each.attempts for each in outcomes)]
 
     async def _bury(self, attempt: Attempt, error: Any) -> None:
         values, keys = dict[str, str](), attempt._known_keys
@@ -159,7 +194,7 @@ class Settler:
             self._under_way.discard(stream)
             self._changed.set()
             return
-        outcomes = self._outcomes[stream].popleft()
+        outcomes = self._sent[stream] = self._outcomes[stream].popleft()
         call = self._calls.get(stream)
         if call is None:
             call = self._calls[stream] = _settle.fixed(**self._named(stream))
@@ -184,34 +219,56 @@ class Settler:
 
     def _replied(self, stream: str, outcomes: "Outcomes", reply: Reply | None) -> None:
         if reply is None or reply.error:
-            task = self._loop.create_task(self._again(stream, outcomes))
-            self._burying.add(task)
-            task.add_done_callback(self._burying.discard)
+            self._in_task(
+                self._again(stream, outcomes, was_lost=reply is not None and isinstance(reply.error, LostReply))
+            )
         else:
-            self._note(stream, reply.value(), outcomes.due)
+            self._note(stream, outcomes, reply.value())
 
-    async def _again(self, stream: str, outcomes: "Outcomes") -> None:
-        """Settle again: what was settled already does not change."""
+    async def _again(self, stream: str, outcomes: "Outcomes", *, was_lost: bool) -> None:
+        """Settle as soon as the server takes it: what was settled already does not change."""
         named = {**self._named(stream), "results": outcomes.results, "words": outcomes.words}
-        try:
-            ended = await self._node.run(_settle, **named)
-        except (RedisError, OSError, PenstockError) as error:
-            what = {"stream": stream, "many": outcomes.many, "reason": str(error)}
-            _log.error("jobs that were done are not settled, and will be done again", **what)
-            ended = []
-        self._note(stream, ended, outcomes.due, again=True)
+        self._refused.add(stream)
+        ended = None
+        while ended is None:
+            try:
+                ended = await self._node.run(_settle, **named)
+            except (RedisError, OSError, PenstockError) as error:
+                what = {"stream": stream, "many": outcomes.many, "reason": str(error)}
+                if isinstance(error, Unavailable) and not self._ends:
+                    _log.warning("jobs that have ended wait for the server", **what)
+                    await asyncio.sleep(AGAIN_SECONDS)
+                    continue
+                _log.error("jobs that were done are not settled, and will be done again", **what)
+                ended = []
+        self._refused.discard(stream)
+        self._note(stream, outcomes, ended, was_lost=was_lost)
+        self._resumed()
 
-    def _note(self, stream: str, ended: Sequence[int], due: float | None, *, again: bool = False) -> None:
-        """Note what was settled; the first of it is to be tried again in ``due`` seconds, if any is."""
-        if due is not None:
-            self._due(due)
+    def _note(self, stream: str, outcomes: "Outcomes", ended: Sequence[int], *, was_lost: bool = False) -> None:
+        """Note what was settled; if a reply ``was_lost``, what was not may have been settled before."""
+        del self._sent[stream]
+        if outcomes.due is not None:
+            self._due(outcomes.due)
         self.settled[stream] = self.settled.get(stream, 0) + len(ended)
         if self.settled[stream] >= TRIM_AFTER:
             self._due(0)
-        if (lost := ended.count(0)) and not again:
+        if 0 in ended and (lost := ended.count(0) - self._settle_claimed(outcomes, ended)) and not was_lost:
             _log.warning("jobs were not settled: others have them, or they were cancelled", stream=stream, many=lost)
         self.forward(stream)
         self._flush(stream)
+
+    def _settle_claimed(self, outcomes: "Outcomes", ended: Sequence[int]) -> int:
+        """Settle under their new numbers what this consumer has claimed itself meanwhile; return how many."""
+        count, results = 0, iter(outcomes.results)
+        for place, attempt in enumerate(outcomes.attempts):
+            words = outcomes.words[place * WORDS : (place + 1) * WORDS]
+            result = None if words[11] == "" else next(results)
+            if not ended[place] and words[1] != attempt.number:
+                words[1] = attempt.number
+                self._add(attempt, words, outcomes.size // outcomes.many, result, outcomes.due)
+                count += 1
+        return count
 
     async def trim(self, stream: str) -> None:
         """Remove from a stream what all of its groups have done, and the names of consumers of ours that have died."""
@@ -245,7 +302,8 @@ class Settler:
 
     async def finish(self) -> None:
         """Return once all outcomes are settled, or cannot be."""
-        while self._under_way or (waiting := [*self._burying, *self._forwarding_now()]):
+        self._ends = True
+        while self._under_way or (waiting := [*self._tasks, *self._forwarding_now()]):
             if self._under_way:
                 self._changed.clear()
                 with suppress(TimeoutError):
@@ -261,7 +319,7 @@ class Settler:
 
     async def close(self) -> None:
         """Settle nothing more."""
-        tasks = [*self._burying, *self._forwarding.values()]
+        tasks = [*self._tasks, *self._forwarding.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

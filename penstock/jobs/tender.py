@@ -57,8 +57,8 @@ class Tender:
         self._at, self._news = 0.0, asyncio.Event()
 
     async def run(self) -> None:
-        """Look again and again."""
-        while True:
+        """Look again and again, until all shall stop."""
+        while not self._worker.stopping:
             wait = self._seconds
             self._at = time.monotonic() + wait
             for name in self._reader.streams:
@@ -69,7 +69,7 @@ class Tender:
                         _log.warning("cannot claim jobs", stream=name, server=self._node.address, reason=str(error))
             self._reader.cut_if_silent()
             self.within(max(wait, LEAST_SECONDS))
-            while (left := self._at - time.monotonic()) > 0:
+            while (left := self._at - time.monotonic()) > 0 and not self._worker.stopping:
                 self._news.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
@@ -77,7 +77,8 @@ class Tender:
 
     async def _tend(self, name: str) -> float:
         """Claim what is due of one stream; return the seconds until more is."""
-        most = 0 if self._consumer.is_paused else min(self._worker.free, MAX_READ)
+        is_held = self._consumer.is_paused or self._reader.settler.is_held_up
+        most = 0 if is_held else min(self._worker.free, MAX_READ)
         of_group = self._keys.of_group(name, self._consumer.group)
         after, claimed, missing, is_paused, due, self._from[name] = await self._node.run(
             _tend,

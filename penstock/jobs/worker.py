@@ -5,7 +5,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import PenstockError, Unreadable, WrongCall
+from penstock.errors import PenstockError, Unavailable, Unreadable, WrongCall
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.deadlines import Deadlines
@@ -96,12 +96,13 @@ class Worker:
         finally:
             self.stopping = True
             self._give_up_all()
-            for task in renewing:
-                task.cancel()
             watchdog.stop()
-            await asyncio.gather(*renewing, *self._tasks(), return_exceptions=True)
+            await asyncio.gather(*self._tasks(), return_exceptions=True)
             self.hand_back()
             await asyncio.gather(*(reader.settler.finish() for reader in self.readers))
+            for task in renewing:
+                task.cancel()
+            await asyncio.gather(*renewing, return_exceptions=True)
             await asyncio.gather(*(reader.close() for reader in self.readers))
             await asyncio.gather(*(processes.close() for processes in self.consumer.processes))
             self.consumer.left(self)
@@ -123,6 +124,8 @@ class Worker:
             _, left = await asyncio.wait(tasks, timeout=self.options.stop_timeout)
             self._give_up_all()
             if left:
+                what = {"group": self.consumer.group, "many": len(left), "seconds": self.options.stop_timeout}
+                _log.warning("jobs have not ended in time: coroutines are cancelled, threads are waited for", **what)
                 await asyncio.wait(left)
 
     def _give_up_all(self) -> None:
@@ -213,8 +216,10 @@ class Worker:
             failure = error
             if deadline.expired():
                 failure = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
+        is_stranded = any(attempt._is_stranded for attempt in attempts)
         for attempt in attempts:
             self.in_hand.pop(attempt, None)
+            attempt._is_stranded = is_stranded
             error_ = attempt._failure or failure
             if error_ is not None:
                 self._failed(reader, attempt, error_)
@@ -226,6 +231,10 @@ class Worker:
 
     def _freed(self) -> None:
         self._busy -= 1
+        self.resume()
+
+    def resume(self) -> None:
+        """Begin and claim what there is room for."""
         self.begin_waiting()
         if self.looks_when_free and self.free:
             self.looks_when_free = False
@@ -253,12 +262,14 @@ class Worker:
             if deadlines:
                 deadlines.add(attempt)
             result = await handler.call(attempt)
-            kept = None if handler.result is None else (handler.result, packed_value(result))
+            kept = None if handler.result is None else (handler.result, packed_value(handler.result, result))
             if kept and attempt.why is None and attempt._node is not reader.node:
                 await attempt.set(*kept).push()
                 kept = None
             if attempt.why is None:
                 reader.settler.settle(attempt, "done", result=kept)
+                if reader.without_values:
+                    reader.without_values.discard(attempt._node)
             else:
                 self._failed(reader, attempt, asyncio.CancelledError())  # it has not heard of its cancellation
         except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this attempt only
@@ -284,13 +295,18 @@ class Worker:
             return
         if attempt.why == "deadline":
             error = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
+        if attempt._is_stranded and isinstance(error, Unavailable | DeadlineTimeout):
+            reader.hand_back_for_a_while(attempt, str(error))
+            return
         if final or attempt.number >= self.options.attempts or isinstance(error, Unreadable):
             reader.settler.bury(attempt, as_error(error))
         else:
             reader.settler.settle(attempt, "again", as_error(error), self.options.backoff.delay_after(attempt.number))
+        where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
         if not isinstance(error, PenstockError):
-            where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
             _log.warning("a processor has failed", error, **where)
+        elif not final:  # which is no fault of it
+            _log.warning("a processor has failed", **where, reason=f"{type(error).__name__}: {error}")
 
     async def _renew(self, reader: "Reader") -> None:
         """Keep what is in hand, running or not, from being claimed; give up what others have.
@@ -302,9 +318,10 @@ class Worker:
             await reader.renew(self.held_by(reader))
 
     def held_by(self, reader: "Reader") -> list[Attempt]:
-        """Return what ``reader`` has read and not settled, running or not."""
-        backlog = [attempt for each, attempt in self._backlog if each is reader]
-        return [attempt for attempt, each in [*self.in_hand.items()] if each is reader] + backlog
+        """Return what ``reader`` has read and not settled: running, ended, or not begun."""
+        backlog = [attempt for each, attempt in [*self._backlog] if each is reader]
+        running = [attempt for attempt, each in [*self.in_hand.items()] if each is reader]
+        return [*running, *backlog, *reader.settler.waiting()]
 
     def goes_on(self, reader: "Reader", claimed: Attempt) -> bool:
         """Return whether a job that was claimed is in hand already: then that attempt has the number of the new one.

@@ -136,7 +136,10 @@ class Job:
         return self
 
     push: Final = blocking(_job.Job.push)
-    pull: Final = blocking(_job.Job.pull)
+
+    def pull(self) -> list[Any]:
+        """As ``penstock.jobs.Job.pull``."""
+        return self.run(self.inner.pull())
 
 
 class Attempt(Job):
@@ -307,7 +310,7 @@ class Consumer:
             _check_plain(processor)
 
             async def call(attempt: _attempt.Attempt) -> Any:
-                return await self._threads(processor, Attempt(attempt, self._where()))
+                return await self._threads(processor, Attempt(attempt, self._where()), [attempt])
 
             add = self.inner.job(
                 stream, deadline=deadline, start=start, result=result, values=values, limit=limit, in_process=in_process
@@ -327,7 +330,7 @@ class Consumer:
 
             async def call(attempts: list[_attempt.Attempt]) -> Any:
                 portal = self._where()
-                return await self._threads(processor, [Attempt(each, portal) for each in attempts])
+                return await self._threads(processor, [Attempt(each, portal) for each in attempts], attempts)
 
             self.inner.batch(stream, size, deadline=deadline, start=start, values=values)(call)
             return processor

@@ -129,6 +129,12 @@ async def test_each_stream_and_group_is_shown_with_all_that_is_known(redis: Redi
     assert all(len(line) <= 80 for line in result.text.splitlines())
 
 
+async def test_a_stream_that_no_group_reads_has_a_row_among_the_groups(redis: Redis, redis_url: str) -> None:
+    await jobs_of_node(redis, 3)
+    result = await shown_on(redis_url, "status")
+    assert cells(result, "none yet") == ["resize", "none yet", "3", "0", "0", "-", "0"]
+
+
 async def test_workers_are_counted_while_they_listen(jobs: Jobs, redis_url: str) -> None:
     await jobs.producer().send("resize", {"in": 1})  # before Redis 7.2 a consumer without a job is not known
     async with Failing(jobs).running("small", "big"):
@@ -180,7 +186,7 @@ async def test_a_key_of_another_type_is_a_finding_and_other_streams_are_shown(re
     await redis.set("hfxbus:later:resize", "text")
     result = await shown_on(redis_url, "status")
     assert result.status == 1
-    assert cells(result, "resize")[1] == "1"
+    assert cells(result, "none yet")[:3] == ["resize", "none yet", "1"]
     assert "hfxbus:str:wrong is of another type" in result.text
     assert "hfxbus:later:resize is of another type" in result.text
 

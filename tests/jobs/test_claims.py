@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs import Attempt, Jobs, reader, settler
+from penstock.jobs import Attempt, Jobs, ledger, reader, settler, tender
+from penstock.keys import Keys
 from tests.jobs.given import (
     Gauge,
     Held,
@@ -22,7 +23,7 @@ from tests.jobs.given import (
     send,
     working,
 )
-from tests.support.harness import eventually
+from tests.support.harness import PATIENCE, eventually
 
 STREAM, GROUP = "hfxbus:str:s", "hfxbus:csr:g"
 
@@ -210,15 +211,20 @@ async def test_a_job_that_its_own_consumer_claims_goes_on_and_does_not_begin_aga
 ) -> None:
     """As after it stood still for longer than ``claim_after``: the job may not even have an attempt left."""
     look_every(monkeypatch, 0.05)
-    one, held = consumer("g", id="ONE", attempts=1, concurrency=2), Held()
-    one.job("s")(held)
+    one, held, attempts = consumer("g", id="ONE", attempts=1, concurrency=2), Held(), list[Attempt]()
+
+    @one.job("s")
+    async def process(job: Attempt) -> None:
+        attempts.append(job)
+        await held(job)
+
     async with working(jobs, one):
         await send(jobs, 1)
         await eventually(lambda: held.begun)
         [(entry, _)] = await redis.xrange(STREAM)
         for times in (1, 2):
             await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], idle=70_000, retrycount=times, justid=True)
-            await eventually(partial(is_delivered, redis, times + 1))
+            await eventually(partial(is_numbered, attempts, times + 1))
         held.let()
         await eventually(lambda: completed(redis, 1))
     assert held.begun == [("J0", 1)]
@@ -263,9 +269,25 @@ async def test_a_job_that_is_claimed_by_its_own_consumer_while_it_is_renewed_is_
     assert [(each.number, each.why) for each in attempts] == [(2, None)]
 
 
-async def is_delivered(redis: Any, times: int) -> bool:
-    """Return whether the job in hand has that number of deliveries."""
-    return [number for _, number in await pending(redis)] == [times]
+def is_numbered(attempts: list[Attempt], number: int) -> bool:
+    """Return whether the only attempt has that number."""
+    return [each.number for each in attempts] == [number]
+
+
+async def test_a_job_that_its_own_consumer_claims_while_it_is_settled_is_settled_again(jobs: Jobs, redis: Any) -> None:
+    one = consumer("g", id="ONE")
+
+    @one.job("s", result="out")
+    async def process(job: Attempt) -> str:
+        await redis.xclaim(STREAM, GROUP, "ONE", 0, [job.entry], retrycount=2, justid=True)
+        asyncio.get_running_loop().call_soon(setattr, job, "number", 2)
+        return "mine"
+
+    async with working(jobs, one):
+        await send(jobs, 1)
+        await eventually(lambda: completed(redis, 1))
+    assert await jobs.job("J0").get("out").pull() == ["mine"]
+    assert await pending(redis) == []
 
 
 async def test_a_job_that_its_consumer_has_lost_and_claims_is_renewed_though_its_first_attempt_ends(
@@ -303,6 +325,57 @@ async def is_fresh(redis: Any) -> bool:
     """Return whether the job in hand was renewed lately."""
     [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
     return bool(found["time_since_delivered"] < 30_000)
+
+
+async def test_a_service_begins_no_job_that_others_have_ended_while_the_server_was_away(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be registered again, and be under way for ever."""
+    one, held, run = consumer("g", id="ONE"), Held(), jobs.nodes[0].run
+    held.let()
+    one.job("s")(held)
+
+    async def late(script: Any, **named: Any) -> Any:
+        """Have others claim the first job, and end it, before the server hears that it begins."""
+        if script is ledger._begin and named["words"][2] == "J0":
+            await redis.xclaim(STREAM, GROUP, "OTHER", 0, [named["words"][0]])
+            await redis.xack(STREAM, GROUP, named["words"][0])
+        return await run(script, **named)
+
+    monkeypatch.setattr(jobs.nodes[0], "run", late)
+    running = asyncio.create_task(jobs.run(one, ledger.Ledger(Keys("shop"), "1", 100)))
+    for id in ("J0", "J1"):
+        await jobs.producer().send("s", jobs.job(id))
+    await eventually(lambda: completed(redis, 1))
+    one.stop()
+    await running
+    assert held.ended == ["J1"]
+    assert await redis.hget("shop:metrics:registered", "count") == b"1"
+    assert await redis.zcard("shop:message:deadlines") == 0
+
+
+async def test_what_is_claimed_while_its_consumer_stops_is_done_or_handed_back(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at each reload of a service: else it would wait for ``claim_after``, and lose an attempt."""
+    one, held, run = consumer(), Held(), jobs.nodes[0].run
+    held.let()
+    one.job("s")(held)
+
+    async def stopping(script: Any, **named: Any) -> Any:
+        """Have the stop come between a claim and its reply."""
+        found = await run(script, **named)
+        if script is tender._tend and found[1]:
+            one.stop()
+            await asyncio.sleep(0.1)  # timing: the stop goes on meanwhile
+        return found
+
+    monkeypatch.setattr(jobs.nodes[0], "run", stopping)
+    await left_by_the_dead(redis, jobs, 1)
+    async with asyncio.timeout(PATIENCE):
+        await jobs.run(one)
+    assert held.ended == ["J0"]
+    assert await pending(redis) == []
 
 
 async def test_an_attempt_of_the_same_consumer_is_fenced_by_its_number(jobs: Jobs, redis: Any) -> None:

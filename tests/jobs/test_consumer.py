@@ -514,6 +514,28 @@ async def test_at_a_stop_what_does_not_end_is_handed_back_at_once(jobs: Jobs, re
     assert sorted(heir.begun) == [("J0", 1), ("J1", 1)]  # it is no attempt that has failed
 
 
+@pytest.mark.parametrize("looks", [False, True])
+async def test_at_a_stop_a_thread_is_waited_for_and_has_done_its_job_unless_it_knows_of_it(
+    jobs: Jobs, redis: Any, caplog: pytest.LogCaptureFixture, looks: bool
+) -> None:
+    worker, may_end, begun = consumer(concurrency=5, stop_timeout=0.1), threading.Event(), list[str]()
+
+    @worker.job("s", result="out")
+    def process(job: Attempt) -> str:
+        begun.append(job.id)
+        may_end.wait(PATIENCE)
+        return "nothing" if looks and job.is_given_up else "all"
+
+    await send(jobs, 2)
+    async with working(jobs, worker):
+        await eventually(lambda: len(begun) == 2)
+        worker.stop()
+        await eventually(lambda: "threads are waited for" in caplog.text)
+        may_end.set()
+    assert len(await pending(redis)) == (2 if looks else 0)
+    assert await jobs.job("J1").get("out").pull() == [None if looks else "all"]
+
+
 @pytest.mark.parametrize("how", ["cancel", "exit"])
 async def test_jobs_are_handed_back_at_once_however_a_consumer_ends(
     jobs: Jobs, redis: Any, redis_url: str, how: str, seldom: None
@@ -578,14 +600,43 @@ def test_HB_30_options_that_make_no_sense_are_refused() -> None:
         {"claim_after": float("nan")},
         {"group": ""},
     ):
-        with pytest.raises(WrongCall):
+        with pytest.raises(WrongCall, match=f"^{next(iter(options))}[=:]"):
             Consumer(**({"group": "g"} | options))
     worker = Consumer("g")
     assert (worker.options.concurrency, worker.options.attempts, worker.options.claim_after) == (1, 3, 60)
     worker.job("s")(print)
-    for stream, options in (("s", {}), ("t", {"deadline": 0}), ("t", {"deadline": float("nan")}), ("a*", {})):
-        with pytest.raises(WrongCall):
-            worker.job(stream, **options)(print)
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("s", {}, "^stream 's'"),
+        ("a*", {}, "^stream: 'a"),
+        ("t", {"deadline": 0}, "^deadline=0"),
+        ("t", {"deadline": float("nan")}, "^deadline=nan"),
+        ("t", {"start": "now"}, "^start='now'"),
+        ("t", {"values": "page"}, "^values='page'"),
+        ("t", {"values": ["a", 5]}, "^values: .* found 5"),
+        ("t", {"result": ""}, "^result: "),
+    ]
+    for stream, of_stream, told in wrong:
+        with pytest.raises(WrongCall, match=told):
+            worker.job(stream, **of_stream)(print)
+
+
+async def test_a_result_that_cannot_be_stored_is_named_where_the_worker_logs(
+    jobs: Jobs, redis: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = consumer(attempts=1)
+
+    @worker.job("s", result="out")
+    async def process(job: Attempt) -> object:
+        return object()
+
+    async with working(jobs, worker):
+        await send(jobs, 1)
+        await eventually(lambda: completed(redis, 1))
+    [letter] = await dead(redis)
+    assert "value 'out': expected a JSON value" in letter["errors"][0]["error"]["message"]
+    [line] = [each.getMessage() for each in caplog.records if "a processor has failed" in each.getMessage()]
+    assert "WrongCall: value 'out'" in line
+    assert "J0" in line
 
 
 async def test_a_consumer_without_processors_is_refused(jobs: Jobs) -> None:

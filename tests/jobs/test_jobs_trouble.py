@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.errors import PenstockError, Unavailable, WrongType
-from penstock.jobs import DISTRIBUTED, Attempt, Jobs
+from penstock.jobs import DISTRIBUTED, Attempt, Jobs, reader, settler
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, renew_every, send, working
 from tests.support.harness import PATIENCE, eventually
@@ -244,6 +244,24 @@ async def test_HB_41_a_server_that_is_away_is_ejected_and_readmitted_and_nothing
                 assert await second.xlen("hfxbus:done:a") == 41
 
 
+async def test_a_job_is_sent_and_waited_for_though_the_server_of_its_completions_is_away() -> None:
+    """With ``DISTRIBUTED`` it is on another one; its completion is heard when that of the stream is back."""
+    with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
+        async with Jobs(one.url, other.url, patience=30) as jobs:
+            worker, held = consumer(route=DISTRIBUTED), Held()
+            held.let()
+            worker.job("a")(held)
+            await eventually(lambda: jobs.nodes[1].is_up)
+            await asyncio.to_thread(other.kill)
+            await eventually(lambda: jobs.nodes[1].is_away)
+            async with working(jobs, worker):
+                sending = jobs.producer().send("a", wait_for=["g"], route=DISTRIBUTED)
+                sent = asyncio.create_task(sending)
+                await eventually(lambda: held.ended)
+                await asyncio.to_thread(other.start)
+                assert set(await (await sent).finished(PATIENCE)) == {"g"}
+
+
 async def _is_settled(redis: Any) -> bool:
     return await pending(redis, "a") == []
 
@@ -356,6 +374,48 @@ async def test_jobs_whose_values_are_on_a_server_that_is_away_wait_and_lose_no_a
                 assert await dead(first) == []
 
 
+@pytest.mark.parametrize("form", ["deadline", "patience", "thread", "batch"])
+async def test_a_processor_that_waits_for_the_server_of_its_values_loses_no_attempt(
+    redis: Any, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its deadline or its patience ends first."""
+    monkeypatch.setattr(reader, "AWAY_SECONDS", 0.05)
+    patience, deadline = (0.1, 30) if form == "patience" else (30, 0.3)  # timing: what ends first does not matter
+    with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
+        async with Jobs(one.url, other.url, routes={"s": 0}, patience=patience) as jobs:
+            worker, found = consumer(route="s", attempts=1), list[tuple[int, bytes | None]]()
+            begun, loop = list[str](), asyncio.get_running_loop()
+
+            async def process(job: Attempt) -> None:
+                begun.append(job.id)
+                found.append((job.number, *await job.get("in", bytes).pull()))
+
+            if form == "batch":
+
+                @worker.batch("s", 10, deadline=deadline)
+                async def process_all(attempts: list[Attempt]) -> None:
+                    await asyncio.gather(*map(process, attempts))
+            elif form == "thread":
+
+                @worker.job("s", deadline=deadline)
+                def process_in_thread(job: Attempt) -> None:
+                    asyncio.run_coroutine_threadsafe(process(job), loop).result()
+            else:
+                worker.job("s", deadline=deadline)(process)
+            await jobs.producer().send("s", jobs.job(_id_at(jobs, 1)).set("in", LONG))
+            await asyncio.to_thread(other.kill)
+            await eventually(lambda: jobs.nodes[1].is_away)
+            async with working(jobs, worker), Redis.from_url(one.url) as first:
+                await eventually(lambda: begun)
+                if form != "thread":  # which cannot be cancelled
+                    await eventually(lambda: len(begun) > 1)
+                await asyncio.to_thread(other.start)
+                await eventually(lambda: (1, LONG) in found)
+                await eventually(partial(_all_settled, first))
+                assert {number for number, _ in found} == {1}
+                assert await dead(first) == []
+
+
 LONG = b"x" * 1_000
 
 
@@ -379,3 +439,82 @@ async def test_a_repeated_job_has_its_values_where_consumers_read_them(two: Jobs
         await two.repeats.set("r", "s", {"in": 7}, every=0.1)
         await eventually(lambda: len({two.routes.place(id) for id in found}) == 2)
     assert set(found.values()) == {7}
+
+
+async def test_outcomes_that_wait_for_a_full_server_are_renewed_for_longer_than_patience(
+    redis_url: str, redis: Any, fill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else does the jobs again meanwhile, and no attempt is counted."""
+    renew_every(monkeypatch, 0.1)
+    look_every(monkeypatch, 0.1)
+    monkeypatch.setattr(settler, "AGAIN_SECONDS", 0.01)
+    one, other, held = consumer(concurrency=3), consumer(concurrency=3), Held()
+    one.job("s", result="out")(held)
+    other.job("s", result="out")(held)
+    async with Jobs(redis_url, patience=0.1) as jobs:
+        await send(jobs, 3)
+        async with working(jobs, one, other):
+            await eventually(lambda: len(held.begun) == 3)
+            await fill()
+            held.let()
+            await eventually(lambda: one.running == other.running == 0)
+            for _ in range(5):
+                entries = {entry: owner for entry, owner, _ in await in_hand(redis)}
+                assert len(entries) == 3
+                for entry, owner in entries.items():
+                    await redis.xclaim("hfxbus:str:s", "hfxbus:csr:g", owner, 0, [entry], idle=50_000, justid=True)
+                await eventually(partial(are_fresh, redis))
+            assert len(held.begun) == 3
+            await redis.config_set("maxmemory", 0)
+            await eventually(partial(completed, redis, 3))
+            assert await pending(redis) == []
+    assert [number for _, number in held.begun] == [1, 1, 1]
+
+
+async def in_hand(redis: Any) -> list[tuple[bytes, bytes, int]]:
+    """Return entry, owner, and the milliseconds since it was renewed, of each job in hand."""
+    found = await redis.xpending_range("hfxbus:str:s", "hfxbus:csr:g", "-", "+", 9)
+    return [(each["message_id"], each["consumer"], each["time_since_delivered"]) for each in found]
+
+
+async def are_fresh(redis: Any) -> bool:
+    return all(idle < 50_000 for *_, idle in await in_hand(redis))
+
+
+async def test_a_consumer_that_lost_a_job_whose_outcome_waited_is_told(
+    redis_url: str, redis: Any, fill: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, held = consumer(), Held()
+    worker.job("s", result="out")(held)
+    async with Jobs(redis_url, patience=30) as jobs, working(jobs, worker):
+        await send(jobs, 1)
+        await eventually(lambda: held.begun)
+        await fill()
+        held.let()
+        await eventually(lambda: worker.running == 0)
+        [(entry, *_)] = await in_hand(redis)
+        await redis.xclaim("hfxbus:str:s", "hfxbus:csr:g", "OTHER", 0, [entry])
+        await redis.config_set("maxmemory", 0)
+        await eventually(lambda: "others have them" in caplog.text)
+    assert [owner for _, owner, _ in await in_hand(redis)] == [b"OTHER"]
+
+
+async def test_no_job_begins_while_outcomes_wait_for_a_full_server(redis_url: str, redis: Any, fill: Any) -> None:
+    """Else they would fill the memory of the consumer, and be done again if it died."""
+    worker, begun = consumer(), list[str]()
+
+    @worker.job("s", result="out")
+    async def process(job: Attempt) -> None:
+        begun.append(job.id)
+
+    async with Jobs(redis_url, patience=30) as jobs:
+        await redis.xgroup_create("hfxbus:str:s", "hfxbus:csr:g", "0", mkstream=True)
+        await send(jobs, 200)
+        await fill()
+        async with working(jobs, worker):
+            await eventually(lambda: begun)
+            await asyncio.sleep(0.5)  # timing: nothing more may begin
+            assert len(begun) < 10
+            await redis.config_set("maxmemory", 0)
+            await eventually(partial(completed, redis, 200))
+    assert sorted(begun) == sorted(f"J{number}" for number in range(200))

@@ -277,8 +277,17 @@ async def test_what_is_not_sent_for_long_raises(jobs: Jobs) -> None:
 
 async def test_calls_that_make_no_sense_are_refused(jobs: Jobs, redis_url: str) -> None:
     producer = jobs.producer()
-    for call in ({"delay": -1}, {"delay": float("nan")}, {"capped": 0}, {"wait_for": "g"}, {"wait_for": [5]}):
-        with pytest.raises(WrongCall):
+    for call, told in (
+        ({"delay": -1}, "delay=-1: "),
+        ({"delay": float("nan")}, "delay=nan: "),
+        ({"capped": 0}, "capped=0: "),
+        ({"wait_for": "g"}, "wait_for='g': "),
+        ({"wait_for": [5]}, "group: .* found 5"),
+        ({"job": "text"}, "mapping of values, found str"),
+        ({"job": {"page": object()}}, "value 'page': expected a JSON value"),
+        ({"job": {"page": 1}, "ttl": 0}, "value 'page': ttl=0"),
+    ):
+        with pytest.raises(WrongCall, match=told):
             await producer.send("s", **call)
     with pytest.raises(WrongCall, match="wait_for"):
         await (await producer.send("s")).finished()

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -101,9 +101,9 @@ async def _nothing(job: Attempt) -> None:
 
 def test_what_is_settled_at_once_has_a_bound() -> None:
     def fitting(size: int) -> int:
-        outcomes = Outcomes()
+        outcomes, attempt = Outcomes(), cast(Attempt, None)
         while outcomes.takes(size):
-            outcomes.add([b"1-1"], size, None, None)
+            outcomes.add(attempt, [b"1-1"], size, None, None)
         return outcomes.many
 
     assert fitting(10) == 400

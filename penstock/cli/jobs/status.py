@@ -95,11 +95,18 @@ def _print(server: str, states: "Sequence[StreamState]", total: int) -> None:
         for each, rest in zip(states, more, strict=True)
     ]
     print_table(f"{server}: {counted(total, 'stream')}", columns, rows)
-    groups = [_row(state.name, group) for state in states for group in state.groups]
+    groups = [row for state in states for row in _rows(state)]
     if groups:
         print_table("groups", GROUPS, groups)
     if total > len(states):
         typer.echo(f"{total - len(states):,} more streams: --limit shows more, or name some")
+
+
+def _rows(state: "StreamState") -> list[tuple[object, ...]]:
+    """Return a row for each group of a stream, or one that says that its jobs have none."""
+    if state.length and not state.groups:
+        return [(shown(state.name), "none yet", state.length, 0, 0, "-", 0)]
+    return [_row(state.name, group) for group in state.groups]
 
 
 def _row(stream: str, group: "GroupState") -> tuple[object, ...]:

@@ -1,5 +1,6 @@
 -- Take permits of a limit that all consumers of a group share; park jobs that get none.
 --
+-- WITH types: wrong_type
 -- WITH permits: pass_on give_back
 -- KEYS limit      hash    by key (and `:at`, `:until`, `:count`) when the next permit is there, and how many are in use
 -- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count
@@ -12,13 +13,8 @@
 local call = redis.call
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6
-for key, expected in pairs({[limit] = 'hash', [busy] = 'zset', [parked] = 'zset', [wait] = 'zset', [stream] = 'stream',
-  [tries] = 'hash'}) do
-  local kind = call('TYPE', key).ok
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-end
+local refused = wrong_type({hash = {limit, tries}, zset = {busy, parked, wait}, stream = {stream}})
+if refused then return refused end
 for _, member in ipairs(call('ZRANGEBYSCORE', busy, '-inf', now, 'LIMIT', 0, 100)) do
   local key = string.match(member, '^(.*) [^ ]*$')
   call('ZREM', busy, member)

@@ -1,6 +1,7 @@
 -- Cancel a job of a stream for all groups that have not done it, or one that waits for its time: remove it, and say so to
 -- its producer.
 --
+-- WITH types: wrong_type
 -- KEYS stream     stream  jobs
 -- KEYS later      zset    jobs that wait for their time, by that time (s since the epoch)
 -- KEYS done?      stream  completions of all groups; without it they go to `forward`
@@ -15,12 +16,8 @@
 -- ARGV err        the error that groups report (JSON)
 -- Returns the groups for which it was cancelled, or nil if there is no such job. Run twice: nil.
 local call = redis.call
-for key, expected in pairs({[stream] = 'stream', [later] = 'zset', [done or forward] = 'stream'}) do
-  local kind = call('TYPE', key).ok
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-end
+local refused = wrong_type({stream = {stream, done or forward}, zset = {later}})
+if refused then return refused end
 local waits, found = member ~= ''
 if waits then
   if call('ZREM', later, member) == 0 then return false end

@@ -1,5 +1,6 @@
 -- Publish completions that another server had to forward, each once.
 --
+-- WITH types: wrong_type
 -- KEYS done       stream  completions of all groups
 -- KEYS forwarded  hash    the last entry that was published, by source
 -- ARGV capacity   about how many are kept
@@ -7,12 +8,8 @@
 -- ARGV words...   four for each, in order: entry, job, channel, what is published
 -- Returns how many had not been published. Run twice: 0.
 local call = redis.call
-for key, expected in pairs({[done] = 'stream', [forwarded] = 'hash'}) do
-  local kind = call('TYPE', key).ok
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-end
+local refused = wrong_type({stream = {done}, hash = {forwarded}})
+if refused then return refused end
 local last_ms, last_seq = string.match(call('HGET', forwarded, source) or '0-0', '(%d+)-(%d+)')
 local count = 0
 for place = 1, #words, 4 do

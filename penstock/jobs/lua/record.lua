@@ -1,5 +1,6 @@
 -- Keep completions that only pub/sub has carried, each once, however many have heard it.
 --
+-- WITH types: wrong_type
 -- KEYS done       stream  completions of all groups
 -- KEYS heard      zset    digests of those that were kept lately, by when (s since the epoch)
 -- ARGV capacity   about how many completions are kept
@@ -7,12 +8,8 @@
 -- ARGV words...   two for each: job, and what was published
 -- Returns how many had not been kept. Run twice: 0.
 local call = redis.call
-for key, expected in pairs({[done] = 'stream', [heard] = 'zset'}) do
-  local kind = call('TYPE', key).ok
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-end
+local refused = wrong_type({stream = {done}, zset = {heard}})
+if refused then return refused end
 local time = call('TIME')
 local now, count = time[1] + time[2] / 1e6, 0
 call('ZREMRANGEBYSCORE', heard, '-inf', now - window)

@@ -1,5 +1,6 @@
 -- Send a dead job again, for the group whose attempts were used up. Other groups that are through pass over it.
 --
+-- WITH types: wrong_type
 -- KEYS dead       stream  jobs whose attempts are used up
 -- KEYS stream     stream  jobs
 -- KEYS keys...    string  values
@@ -10,12 +11,8 @@
 -- ARGV words...   the value of each key, which is set if it is gone
 -- Returns the id of the new entry, or nil if there is no such dead job. Run twice: nil.
 local call = redis.call
-for _, key in ipairs({dead, stream}) do
-  local kind = call('TYPE', key).ok
-  if kind ~= 'stream' and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a stream')
-  end
-end
+local refused = wrong_type({stream = {dead, stream}})
+if refused then return refused end
 if not call('XRANGE', dead, letter, letter)[1] then return false end
 for place, key in ipairs(keys) do
   local left = call('PTTL', key)

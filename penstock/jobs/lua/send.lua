@@ -1,5 +1,6 @@
 -- Add jobs to a stream, each now or later, with their values: all or none.
 --
+-- WITH types: wrong_type
 -- KEYS stream     stream  jobs
 -- KEYS later?     zset    jobs that wait for their time, by that time (s since the epoch); without it all are sent now
 -- KEYS keys...    string  values of all jobs
@@ -10,12 +11,8 @@
 --   it, too (empty: none)
 -- Returns for each the id of the entry, or the time (s since the epoch) of one that waits. Run twice: they are there twice.
 local call = redis.call
-for key, expected in pairs({[stream] = 'stream', [later or ''] = later and 'zset'}) do
-  local kind = call('TYPE', key).ok
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-end
+local refused = wrong_type({stream = {stream}, zset = {later}})
+if refused then return refused end
 local found, place, at, now = {}, 1, 0, nil
 if later then
   local time = call('TIME')

@@ -1,5 +1,6 @@
 -- End attempts of one group: done, dead, or to be tried again. What another consumer has by now is left alone.
 --
+-- WITH types: wrong_type
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
 -- KEYS stream     stream  jobs
@@ -31,16 +32,14 @@ local is_plain, now, stamp = not under_way, nil, nil
 for place = 1, #words, 13 do
   if words[place + 2] ~= 'done' or words[place + 1] ~= '1' then is_plain = false break end
 end
-local kinds, waiting = {[stream] = 'stream', [wait] = 'zset', [done or forward] = 'stream'}, false
-if not is_plain then kinds[tries], kinds[dead] = 'hash', 'stream' end
-if under_way then kinds[under_way] = 'zset' end
-for key, expected in pairs(kinds) do
-  local kind = call('TYPE', key).ok
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-  waiting = waiting or (key == wait and kind == 'zset')
-end
+local kinds = {}
+local refused = wrong_type({
+  stream = {stream, done or forward, not is_plain and dead or nil},
+  zset = {wait, under_way},
+  hash = {not is_plain and tries or nil},
+}, kinds)
+if refused then return refused end
+local waiting = kinds[wait] == 'zset'
 if not is_plain then
   local time = call('TIME')
   now, stamp = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], time[2] / 1000)

@@ -1,5 +1,6 @@
 -- Look after one group of a stream: let jobs begin whose time has come, and claim what is to be tried again or was left.
 --
+-- WITH types: wrong_type
 -- KEYS stream     stream  jobs
 -- KEYS wait       zset    entries that are to be tried again, by when (s since the epoch); nobody claims them before
 -- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count
@@ -21,14 +22,8 @@ local PAGE, PAGES, MOVED, BYTES = 100, 10, 100, 1048576
 local time = call('TIME')
 local now = time[1] + time[2] / 1e6
 local kinds = {}
-for key, expected in pairs({[stream] = 'stream', [wait] = 'zset', [tries] = 'hash', [later] = 'zset',
-  [repeats] = 'zset', [paused] = 'string'}) do
-  local kind = call('TYPE', key).ok
-  if kind ~= expected and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. kind .. ', expected a ' .. expected)
-  end
-  kinds[key] = kind
-end
+local refused = wrong_type({stream = {stream}, zset = {wait, later, repeats}, hash = {tries}, string = {paused}}, kinds)
+if refused then return refused end
 
 local is_paused = kinds[paused] == 'none' and 0 or 1
 local left = is_paused == 1 and 0 or tonumber(most)

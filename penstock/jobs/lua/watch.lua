@@ -1,5 +1,6 @@
 -- Find out whether a consumer is one of those that keep what consumers of others publish of a stream.
 --
+-- WITH types: wrong_type
 -- KEYS stream     stream  jobs
 -- KEYS keepers    zset    consumers that do so, by when their turn ends (s since the epoch)
 -- ARGV consumer   who asks
@@ -9,10 +10,8 @@
 -- ARGV most       maximum number of consumers that do so
 -- Returns 1 if it is; 0 if enough others are, or all consumers are ours. Run twice: the same again.
 local call = redis.call
-local kind = call('TYPE', keepers).ok
-if kind ~= 'zset' and kind ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. keepers .. ' holds a ' .. kind .. ', expected a zset')
-end
+local refused = wrong_type({zset = {keepers}})
+if refused then return refused end
 
 -- Return what an array of names and values in turn says, as a table.
 local function named(pairs_)

@@ -8,11 +8,13 @@ local function type_error(key, found, expected)
   return redis.error_reply('WRONGTYPE ' .. key .. ' holds a ' .. found .. ', expected a ' .. expected)
 end
 
--- Return the error for a key that exists with another type, or nil. `keys` has tables of names by type, without the nil.
-local function wrong_type(keys)
+-- Return the error for a key that exists with another type, or nil. `keys` has tables of names by type, without the nil;
+-- `kinds`, if it is given, gets the type of each key.
+local function wrong_type(keys, kinds)
   for expected, names in pairs(keys) do
     for _, key in pairs(names) do
       local found = redis.call('TYPE', key).ok
+      if kinds then kinds[key] = found end
       if found ~= expected and found ~= 'none' then return type_error(key, found, expected) end
     end
   end
