@@ -249,6 +249,7 @@ class Way(ABC):
         self._last = last
         if self._is_away and many == len(messages):
             self._is_away = False
+            self.spool.trouble.note("")
             self._log.info("pushes reach the server again", **self._labels)
         return many, ids
 
@@ -263,9 +264,11 @@ class Way(ABC):
         """Store what could not be sent; what waiting cannot mend goes to those who push."""
         self._is_met, self._taken = False, SMALLEST_LIMIT
         await self.lost(error)
+        reason = str(error).removeprefix(OTHER_SERVER)
+        self.spool.trouble.note(reason)
         if not self._is_away:
             self._is_away = True
-            self._log.warning("pushes wait on disk", **self._labels, reason=str(error).removeprefix(OTHER_SERVER))
+            self._log.warning("pushes wait on disk", **self._labels, reason=reason)
         is_fenced = isinstance(error, Fenced)
         if is_fenced:  # the server has lost the ledger, or a copy of the outbox has sent: it refused what was sent now
             self._last, self._sent = None, 0
