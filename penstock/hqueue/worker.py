@@ -32,7 +32,7 @@ QUICK_SECONDS: Final = 1.0
 HANG_UP_SECONDS: Final = 0.1
 """Time in which the service notices that a fetch was given up."""
 RELEASE_SECONDS: Final = 0.001
-"""The lease of a task that goes back."""
+"""The lease of a task that goes back, and that was begun."""
 T = TypeVar("T", bound=TaskInHand)
 _log: Final = Log("penstock.hqueue")
 
@@ -213,9 +213,13 @@ class Worker(Generic[T]):
         await self._release(None)
 
     async def _release(self, patience: float | None) -> None:
-        """End the leases of all in ``_back``."""
+        """End the leases of all in ``_back``: the attempt counts of those only whose handling has begun."""
         while self._back:
-            if not self._back[-1].is_lost:
+            task = self._back[-1]
+            if not task.is_lost:
                 with suppress(LeaseLost):
-                    await self._queue.prolong(self._back[-1].task_token, None, RELEASE_SECONDS, patience)
+                    if task.has_begun:
+                        await self._queue.prolong(task.task_token, None, RELEASE_SECONDS, patience)
+                    else:
+                        await self._queue.acknowledge(Outcome.release(task.task_token), patience)
             self._back.pop()

@@ -268,6 +268,35 @@ async def test_what_was_taken_and_not_handled_goes_back_when_a_loop_ends(queue: 
     assert sorted(found) == [*range(seen, 40)]
 
 
+async def test_what_goes_back_has_not_been_tried(queue: Queue) -> None:
+    """At ``attempts=1`` it was dead."""
+    await queue.add_many(range(40), attempts=1)
+    seen = 0
+    async with aclosing(queue.tasks(batch=20, time_to_recover=600)) as tasks:
+        async for task in tasks:
+            with task:
+                pass
+            seen += 1
+            if len((await queue.info()).held) > 1:
+                break
+    info = await queue.info()
+    assert (info.waiting, info.ended, info.held) == (40 - seen, seen, ())
+    assert not await queue.statuses("dead")
+    while task := await queue.fetch("other"):  # type: ignore[assignment]
+        assert await queue.ack(task.task_token) == "done"
+    assert len(await queue.statuses("done")) == 40
+
+
+async def test_a_cancelled_task_that_goes_back_is_dead(queue: Queue) -> None:
+    added = await queue.add(1)
+    (task,) = await queue.fetch_many("w", 1)
+    await queue.cancel(added.id)
+    assert await queue.release(task.task_token) == "dead"
+    assert (await queue.status(added.id)).reason == "cancelled"
+    with pytest.raises(LeaseLost):
+        await queue.release(task.task_token)
+
+
 async def test_heartbeats_keep_a_slow_task(queue: Queue) -> None:
     added = await queue.add(1)
     async for task in queue.tasks(time_to_recover=0.5):
