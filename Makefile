@@ -83,7 +83,7 @@ bench-pipeline: .venv/.ready  ## Measure the pipeline alone, which takes about h
 bench-peers: .venv/.ready  ## Have others do the same work, in turns, and write docs/benchmarks.md (needs PyPI and npm; 10 minutes)
 	$(BIN)/python -m bench peers
 
-container-check: .venv/.ready  ## Build the image, run the weather, web and queue compositions from it (needs buildah)
+container-check: .venv/.ready  ## Build the image, run five compositions from it (needs buildah)
 	scripts/container-check
 
 lock:  ## Choose the newest versions of all dependencies anew and write constraints.txt

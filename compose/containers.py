@@ -1,7 +1,8 @@
 """Runner of a compose.yaml with buildah, for machines without a container engine: one container per process.
 
-Each shares the host's network and reaches the caller's server on loopback. It uses these parts of compose.yaml:
-command, environment, mounts, replicas, grace period, and if there is a health check.
+Each shares the host's network and reaches the caller's servers on loopback. It uses these parts of compose.yaml:
+command, environment, mounts of folders, replicas, grace period, and if there is a health check. In place of a volume
+a container has its own file system.
 """
 
 import asyncio
@@ -56,17 +57,23 @@ class Service:
     probed: bool
 
     @classmethod
-    def read(cls, file: Path, url: str, variables: Mapping[str, str]) -> Iterator[Self]:
-        """Yield the services of ``file``, with ``url`` in place of its own server, and ``variables`` for all."""
+    def read(cls, file: Path, replaced: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[Self]:
+        """Yield the services of ``file``, with addresses ``replaced`` by others, and ``variables`` for all."""
+
+        def here(value: str) -> str:
+            for address, other in replaced.items():
+                value = value.replace(address, other)
+            return value
+
         for name, entry in yaml.safe_load(file.read_text())["services"].items():
             if "build" in entry:
                 yield cls(
                     name,
                     entry["command"],
                     # Containers without an engine share the host's /dev/shm.
-                    {key: value.replace("redis://redis:6379/0", url) for key, value in entry["environment"].items()}
+                    {key: here(value) for key, value in entry["environment"].items()}
                     | {"PENSTOCK_HEALTH": "/tmp/penstock-health", **variables},
-                    [str(file.parent.resolve() / mount) for mount in entry.get("volumes", [])],
+                    [str(file.parent.resolve() / mount) for mount in entry.get("volumes", []) if mount[0] in "./"],
                     entry.get("deploy", {}).get("replicas", 1),
                     float(entry["stop_grace_period"].removesuffix("s")),
                     not entry.get("healthcheck", {}).get("disable", False),
@@ -81,9 +88,16 @@ class Container:
         self._image = image
         self._id = buildah("from", "--name", f"penstock-check-{os.getpid()}-{name}", image.name)
         self._log = logs / name
-        with self._log.open("wb") as log:
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; again, once it has ended, with the files that it has left."""
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._run(*image.entrypoint, *service.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self._run(*self._image.entrypoint, *self.service.command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def _run(self, *words: str) -> list[str]:
@@ -150,12 +164,16 @@ async def unhealthy(running: Sequence[Container]) -> list[str]:
 
 
 @contextmanager
-def containers(file: Path, image: str, url: str, **variables: str) -> Iterator[list[Container]]:
-    """Start all services of the compose.yaml ``file``; at the end kill and remove the containers."""
+def containers(file: Path, image: str, here: str | Mapping[str, str], **variables: str) -> Iterator[list[Container]]:
+    """Start all services of the compose.yaml ``file``; at the end kill and remove the containers.
+
+    ``here`` is the URL of the server, or has what stands for each address in ``file``.
+    """
+    replaced = {"redis://redis:6379/0": here} if isinstance(here, str) else here
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-logs-")))
         inspected, started = Image.inspect(image), list[Container]()
-        for service in Service.read(file, url, variables):
+        for service in Service.read(file, replaced, variables):
             for number in range(1, service.replicas + 1):
                 started.append(Container(inspected, service, f"{service.name}-{number}", logs))
                 stack.callback(started[-1].remove)

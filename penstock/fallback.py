@@ -70,6 +70,8 @@ class Way(ABC):
         self._queue = deque[_Push]()
         self._sent = 0
         """How many pushes of the queue may be under way."""
+        self._taken = SMALLEST_LIMIT
+        """The size of the largest message that the server takes, as far as is known."""
         self._news = asyncio.Event()
         self._is_away = False
         self._storing: asyncio.Task[None] | None = None
@@ -85,9 +87,9 @@ class Way(ABC):
     async def deliver(self, first: int, messages: list[bytes]) -> Sent:
         """Push ``messages``, of which the first has the number ``first``: some may have no room."""
 
+    @abstractmethod
     async def too_large(self, size: int) -> str | None:
         """Return that a message of ``size`` bytes is larger than the server takes; None if it is not, or unknown."""
-        return None
 
     async def lost(self, error: Exception) -> None:  # noqa: B027
         """Note that a call has failed."""
@@ -219,8 +221,10 @@ class Way(ABC):
     async def _first_too_large(self, messages: list[bytes]) -> tuple[int, str]:
         """Return the place of the first message that the server never takes, and why; else the end."""
         for place, message in enumerate(messages):
-            if len(message) > SMALLEST_LIMIT and (reason := await self.too_large(len(message))):
-                return place, reason
+            if len(message) > self._taken:
+                if reason := await self.too_large(len(message)):
+                    return place, reason
+                self._taken = len(message)
         return len(messages), ""
 
     async def _meet(self) -> None:
@@ -245,6 +249,7 @@ class Way(ABC):
         self._last = last
         if self._is_away and many == len(messages):
             self._is_away = False
+            self.spool.trouble.note("")
             self._log.info("pushes reach the server again", **self._labels)
         return many, ids
 
@@ -257,11 +262,13 @@ class Way(ABC):
 
     async def _trouble(self, error: Exception) -> None:
         """Store what could not be sent; what waiting cannot mend goes to those who push."""
-        self._is_met = False
+        self._is_met, self._taken = False, SMALLEST_LIMIT
         await self.lost(error)
+        reason = str(error).removeprefix(OTHER_SERVER)
+        self.spool.trouble.note(reason)
         if not self._is_away:
             self._is_away = True
-            self._log.warning("pushes wait on disk", **self._labels, reason=str(error).removeprefix(OTHER_SERVER))
+            self._log.warning("pushes wait on disk", **self._labels, reason=reason)
         is_fenced = isinstance(error, Fenced)
         if is_fenced:  # the server has lost the ledger, or a copy of the outbox has sent: it refused what was sent now
             self._last, self._sent = None, 0

@@ -14,11 +14,13 @@ from redis.exceptions import ConnectionError
 from penstock.bus.instance import Instance
 from penstock.bus.keys import QueueKeys, available_channel, ledger_key, metadata_key
 from penstock.bus.scripts import ATTACH, MEET, PUSH_NOTED
+from penstock.connection import connect
 from penstock.encoding import decoded, encoded
 from penstock.errors import Full, Gone, Moving, Refused, WrongCall
 from penstock.fallback import Fallback, Ids, Met, Sent, Way, opened
 from penstock.log import Log
 from penstock.raw_connection import Packed
+from penstock.transfer.protocol import too_large
 from penstock.urls import server_of
 
 if TYPE_CHECKING:
@@ -171,6 +173,10 @@ class QueueWay(Way):
         except (Gone, Moving) as error:  # it has expired, or is at another server by now: `greet` finds out
             raise Refused(str(error)) from error
         return Sent(last, range(id, id + many))
+
+    async def too_large(self, size: int) -> str | None:
+        async with connect(self._instance.url) as redis:
+            return await too_large(redis, size)
 
     async def rest(self, failures: int, error: Exception) -> None:
         await super().rest(failures, error)

@@ -101,11 +101,15 @@ class Queue:
         If an answer is lost, the call is repeated, and ``LeaseLost.repeated`` says that the first one may have done it:
         ask for the ``status``.
         """
-        return await self._acknowledge(Outcome.result(task_token, result))
+        return await self.acknowledge(Outcome.result(task_token, result))
 
     async def fail(self, task_token: str, error: Any, *, retry: bool = True, delay: float | None = None) -> str:
         """End an attempt with ``error``; return the state of the task. Raise as ``ack`` does."""
-        return await self._acknowledge(Outcome.error(task_token, error, retry=retry, delay=delay))
+        return await self.acknowledge(Outcome.error(task_token, error, retry=retry, delay=delay))
+
+    async def release(self, task_token: str) -> str:
+        """Give back a task that was not begun: the attempt does not count. Return its state, and raise as ``ack``."""
+        return await self.acknowledge(Outcome.release(task_token))
 
     async def heartbeat(self, task_token: str, *, progress: Any = None, time_to_recover: float | None = None) -> Lease:
         """Prolong the lease of a task, and report its progress. Raise ``LeaseLost`` if it has ended."""
@@ -230,8 +234,9 @@ class Queue:
     async def _get(self, path: str, query: dict[str, str | int | float] | None = None, wait: float = 0.0) -> Answer:
         return await self.queues.http("GET", self._path + path, query=query, wait=wait)
 
-    async def _acknowledge(self, outcome: Outcome) -> str:
-        return str((await self.post("/ack", outcome.body)).body["state"])
+    async def acknowledge(self, outcome: Outcome, patience: float | None = None) -> str:
+        """Do one acknowledgement."""
+        return str((await self.post("/ack", outcome.body, patience=patience)).body["state"])
 
     @property
     def _path(self) -> str:

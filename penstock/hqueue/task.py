@@ -36,6 +36,10 @@ class Outcome:
         return cls(as_json({"taskToken": task_token, "error": error} | more))
 
     @classmethod
+    def release(cls, task_token: str) -> Self:
+        return cls(as_json({"taskToken": task_token, "release": True}))
+
+    @classmethod
     def refusal(cls, task_token: str, words: str) -> Self:
         """Report that the service does not take the result, e.g. since it is too large."""
         error = {"type": "ResultRefused", "message": words}
@@ -48,7 +52,8 @@ class TaskInHand:
     def __init__(self, fetched: Fetched, worker: "Worker[Any]") -> None:
         self._fetched, self._worker = fetched, worker
         self._outcome: Outcome | None = None
-        self._entered = False
+        self.has_begun = False
+        """Whether its handling has."""
         self.has_ended = False
         """Whether its handling has."""
         self.is_cancelled = False
@@ -108,9 +113,9 @@ class TaskInHand:
 
     def __enter__(self) -> Self:
         self._worker.check_in_hand(self)
-        if self._entered:
+        if self.has_begun:
             raise WrongCall("a task is handled once: it is in a `with` already")
-        self._entered = True
+        self.has_begun = True
         return self
 
     def __exit__(
@@ -131,7 +136,7 @@ class TaskInHand:
         return f"<task {self.id} of {self._worker.service}, attempt {self.attempt}>"
 
     def _end(self, outcome: Outcome) -> None:
-        if not self._entered or self.has_ended:
+        if not self.has_begun or self.has_ended:
             raise WrongCall("finish and fail belong to the task in hand: call them inside `with task:`")
         if self._outcome:
             raise WrongCall("a task has one outcome: finish or fail, once")

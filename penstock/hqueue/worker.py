@@ -32,7 +32,7 @@ QUICK_SECONDS: Final = 1.0
 HANG_UP_SECONDS: Final = 0.1
 """Time in which the service notices that a fetch was given up."""
 RELEASE_SECONDS: Final = 0.001
-"""The lease of a task that goes back."""
+"""The lease of a task that goes back, and that was begun."""
 T = TypeVar("T", bound=TaskInHand)
 _log: Final = Log("penstock.hqueue")
 
@@ -59,8 +59,8 @@ class Worker(Generic[T]):
         self._in_hand: T | None = None
         self._back = list[TaskInHand]()
         """Tasks whose handling was cancelled."""
-        self._unsure = False
-        """Whether a fetch was given up whose answer may have had tasks."""
+        self._unsure = 0
+        """How many tasks the answer to a fetch that was given up may have had."""
         self._beating: asyncio.Task[None] | None = None
         self._leaving = asyncio.Lock()
 
@@ -170,7 +170,7 @@ class Worker(Generic[T]):
         """Wait for tasks, while the service is away, too; return none if none came in time, or at a stop."""
         fetching = asyncio.create_task(self._queue.take(self.id, most, self._recover, WAIT_SECONDS, inf))
         stopping = asyncio.create_task(self._queues.stopped.wait())
-        self._unsure = True
+        self._unsure = most
         try:
             await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -180,7 +180,7 @@ class Worker(Generic[T]):
         if fetching.cancelled():
             return []
         found = fetching.result()
-        self._unsure = False
+        self._unsure = 0
         return found
 
     async def _beat(self) -> None:
@@ -207,15 +207,19 @@ class Worker(Generic[T]):
         """Let the leases of what was not handled end now."""
         if self._unsure:  # an answer that was not waited for may have given it tasks, which it gets again
             await asyncio.sleep(HANG_UP_SECONDS)  # else the former fetch might renew their leases after us
-            found = await self._queue.take(self.id, 1, self._recover, 0, None)
+            found = await self._queue.take(self.id, self._unsure, self._recover, 0, None)
             self._back += [self._make(each, self) for each in found]
         self._back += [task for task in self._held if not task.has_ended]
         await self._release(None)
 
     async def _release(self, patience: float | None) -> None:
-        """End the leases of all in ``_back``."""
+        """End the leases of all in ``_back``: the attempt counts of those only whose handling has begun."""
         while self._back:
-            if not self._back[-1].is_lost:
+            task = self._back[-1]
+            if not task.is_lost:
                 with suppress(LeaseLost):
-                    await self._queue.prolong(self._back[-1].task_token, None, RELEASE_SECONDS, patience)
+                    if task.has_begun:
+                        await self._queue.prolong(task.task_token, None, RELEASE_SECONDS, patience)
+                    else:
+                        await self._queue.acknowledge(Outcome.release(task.task_token), patience)
             self._back.pop()

@@ -61,7 +61,7 @@ class GroupCommit:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._next = _Group()
-        self._busy = self._soon = self._closed = False
+        self._busy = self._soon = self.is_closed = False
         self._queue = SimpleQueue[_Group | None]()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -86,7 +86,7 @@ class GroupCommit:
         Of a group, each ``write`` is called once with the rows of all. The future raises ``DiskFull`` if they are not
         stored. Writes of different kinds in a group happen in the order of the first of each.
         """
-        if self._closed:
+        if self.is_closed:
             raise WrongCall("the outbox is closed")
         group = self._next
         found = group.writes.get(write)
@@ -114,12 +114,12 @@ class GroupCommit:
         def done(future: asyncio.Future[None]) -> None:
             error = future.exception()
             if isinstance(error, DiskFull):
-                if not self._closed:
+                if not self.is_closed:
                     self._loop.call_later(RETRY_SECONDS, self.write_surely, write, rows, then)
             elif error is not None:
                 self._loop.call_exception_handler({"message": "the store of the outbox failed", "exception": error})
 
-        if not self._closed:
+        if not self.is_closed:
             self.write(write, rows, then).add_done_callback(done)
 
     async def close(self) -> None:
@@ -127,8 +127,8 @@ class GroupCommit:
         while self._busy or self._soon or self._next.waiting:
             self._idle.clear()
             await self._idle.wait()
-        if not self._closed:
-            self._closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._queue.put(None)
             await self._loop.run_in_executor(None, self._thread.join)
             with suppress(DiskFull), self._store.transaction():

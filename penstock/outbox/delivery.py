@@ -5,7 +5,6 @@ the other side's window bounds. A message that is published while nothing else w
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -17,6 +16,7 @@ from penstock.outbox.commits import GroupCommit, Write, report
 from penstock.outbox.frames import weight_of
 from penstock.outbox.ids import sent_at
 from penstock.outbox.store import SEPARATOR, Outgoing, Published, Store
+from penstock.outbox.trouble import NotedTrouble
 from penstock.tracking.backoff import Backoff
 
 AHEAD_BYTES: Final = 512 * 1024
@@ -62,7 +62,7 @@ class Delivery:
         self._peer: wire.Peer | None = None
         self.error = ""
         """Why it is not connected; empty if it is, or was never tried."""
-        self.since = time.monotonic()
+        self._trouble = NotedTrouble(reader, commits, address)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"outbox to {address}")
         self._task.add_done_callback(report)
 
@@ -114,7 +114,7 @@ class Delivery:
             except (wire.WireError, ValueError) as error:
                 self._told(str(error))
             else:
-                self.error = ""
+                self._note("")
                 try:
                     await self._converse(self._peer)
                 finally:
@@ -130,7 +130,12 @@ class Delivery:
     def _told(self, error: str) -> None:
         if not self.error:
             log.info("a destination is away", address=self.address, reason=error)
+        self._note(error)
+
+    def _note(self, error: str) -> None:
         self.error = error
+        if not self._is_closed:
+            self._trouble.note(error)
 
     async def _has_work(self) -> None:
         while not self._ahead and not self._fill():

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from penstock.outbox.spool import BUS
-from penstock.outbox.store import SEPARATOR, Store
+from penstock.outbox.store import SEPARATOR, TROUBLE, Store
+from penstock.outbox.trouble import Trouble, read, spool_name, trouble_with
 
 ROWS: Final = 500
 BYTES: Final = 1 << 20
@@ -28,6 +29,8 @@ class Subscriber(NamedTuple):
     keys: int
     waiting: int
     ours: int
+    away: Trouble | None
+    """Why it could not be reached the last time, if messages wait for it."""
 
 
 class Listed(NamedTuple):
@@ -68,6 +71,7 @@ class Spooled(NamedTuple):
     """Its URL without login, of a bus the address of its first one."""
     name: bytes
     waiting: int
+    away: Trouble | None
 
 
 def keys(store: Store) -> Iterator[Key]:
@@ -84,11 +88,14 @@ def subscribers(store: Store) -> Iterator[Subscriber]:
     while rows := store.connection.execute(
         "SELECT address, (SELECT count(*) FROM subscriptions s WHERE s.address = d.address),"
         " (SELECT count(*) FROM deliveries WHERE destination = d.id),"
-        " (SELECT count(*) FROM subscribed o WHERE o.address = d.address)"
+        " (SELECT count(*) FROM subscribed o WHERE o.address = d.address),"
+        " (SELECT value FROM meta WHERE name = ? || d.address)"
         " FROM destinations d WHERE address > ? ORDER BY address LIMIT ?",
-        (after, ROWS),
+        (TROUBLE, after, ROWS),
     ).fetchall():
-        yield from map(Subscriber._make, rows)
+        for *fields, away in rows:
+            found = Subscriber._make((*fields, read(away)))
+            yield found if found.waiting else found._replace(away=None)
         after = rows[-1][0]
 
 
@@ -146,9 +153,20 @@ def spooled(store: Store) -> list[Spooled]:
         " ORDER BY server, name"
     )
     return [
-        Spooled("queue" if server.startswith(BUS) else "list", server.removeprefix(BUS), bytes(name), waiting)
+        Spooled(
+            "queue" if server.startswith(BUS) else "list",
+            server.removeprefix(BUS),
+            bytes(name),
+            waiting,
+            trouble_with(store, spool_name(server, bytes(name))),
+        )
         for server, name, waiting in found.fetchall()
     ]
+
+
+def away(store: Store) -> list[Subscriber]:
+    """Return the destinations that messages wait for and that could not be reached the last time."""
+    return [each for each in subscribers(store) if each.away]
 
 
 def _data(table: str, wanted: bool) -> str:

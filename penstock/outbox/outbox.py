@@ -102,7 +102,7 @@ class Outbox:
             raise WrongCall("expected store_bytes of 1 or more")
         if advertise and not wire.is_address(advertise):
             raise WrongCall(f"advertise: {advertise!r} is no address: expected host:port")
-        self.advertise = advertise
+        self._given = self.advertise = advertise
         self._security = security or wire.Security.none()
         self._allowed = allowed or wire.Allowed()
         self._dedupe, self._attempts, self._concurrency = dedupe or None, attempts, concurrency
@@ -168,13 +168,13 @@ class Outbox:
             self._store_bytes,
             runner.arrived,
         )
-        self._identity = wire.Identity(self.advertise or "".join(self._bind[:1]), store.identity)
+        self._identity = wire.Identity(self._given or "".join(self._bind[:1]), store.identity)
         self._listener: wire.Listener | None = None
         if self._bind:
             self._listener = await wire.listen(
                 self._bind, self._identity, self._security, inbox.serve, limits=self._limits, on_refused=_log_stranger
             )
-            if not self.advertise:
+            if not self._given:
                 self.advertise = self._listener.addresses[0]
                 self._identity = wire.Identity(self.advertise, store.identity)
         runner.start()

@@ -175,6 +175,7 @@ class Runner:
                 await self._handle(waiting)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
+                    self._end(waiting, run)
                     raise
                 self._failed_with(error, waiting)
             else:

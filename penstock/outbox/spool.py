@@ -15,6 +15,7 @@ from penstock.errors import WrongCall
 from penstock.outbox.commits import GroupCommit
 from penstock.outbox.ids import new_id
 from penstock.outbox.store import TO_LIST, Store
+from penstock.outbox.trouble import NotedTrouble, spool_name
 
 BUS: Final = "bus "
 """Prefix of the name of a server if messages wait for its queues, not its lists."""
@@ -38,6 +39,7 @@ class Spool:
         self.count: int = count
         self._past: int = last if first is None else first - 1
         """The number of the last message that the server has."""
+        self.trouble: Final = NotedTrouble(store, commits, spool_name(server, name))
         self.changed: Callable[[], object] = lambda: None
         """Called when messages are on disk, or will never be."""
 

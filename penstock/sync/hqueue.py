@@ -74,6 +74,7 @@ class Queue:
     fetch_many: Final = blocking(_queue.Queue.fetch_many)
     ack: Final = blocking(_queue.Queue.ack)
     fail: Final = blocking(_queue.Queue.fail)
+    release: Final = blocking(_queue.Queue.release)
     heartbeat: Final = blocking(_queue.Queue.heartbeat)
     info: Final = blocking(_queue.Queue.info)
     rewind: Final = blocking(_queue.Queue.rewind)

@@ -5,6 +5,7 @@ server stores, in the same transaction as the messages, the number of the last o
 never answered does not matter: it is sent again, and has its effect once. docs/transport.md explains why this suffices.
 """
 
+import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
@@ -38,6 +39,8 @@ DEFAULT_MAX_MESSAGE: Final = 536_870_912
 """Bytes of the largest message that a server accepts by default: ``proto-max-bulk-len``."""
 SMALLEST_LIMIT: Final = 1 << 20
 """The least that ``proto-max-bulk-len`` can be."""
+ASK_SECONDS: Final = 1.0
+"""How long to wait for a server to refuse a size."""
 
 
 class Dead(NamedTuple):
@@ -106,20 +109,45 @@ class TargetState(NamedTuple):
 
 async def largest_message(redis: "Redis") -> int:
     """Return the bytes of the largest message that a server accepts: the default if this user may not read it."""
+    return await _limit(redis) or DEFAULT_MAX_MESSAGE
+
+
+async def _limit(redis: "Redis") -> int | None:
     limits: Any = {}
     with suppress(ResponseError):
         limits = await redis.config_get("proto-max-bulk-len")
-    return int(limits.get("proto-max-bulk-len", DEFAULT_MAX_MESSAGE))
+    return int(limits["proto-max-bulk-len"]) if "proto-max-bulk-len" in limits else None
 
 
 async def too_large(redis: "Redis", size: int) -> str | None:
-    """Return that a message of ``size`` bytes was too large, for which a server cuts the connection; None if not."""
+    """Return that a message of ``size`` bytes is too large, for which a server cuts the connection; None if not."""
     if size <= SMALLEST_LIMIT:
         return None
     with suppress(RedisError, OSError):
-        if size > (largest := await largest_message(redis)):
-            return f"a message of {size:,} bytes, where the server takes {largest:,}: raise its proto-max-bulk-len"
+        largest = await _limit(redis)
+        if size > largest if largest else await _is_refused(redis, size):
+            most = f"{largest:,}" if largest else "less"
+            return f"a message of {size:,} bytes, where the server takes {most}: raise its proto-max-bulk-len"
     return None
+
+
+async def _is_refused(redis: "Redis", size: int) -> bool:
+    """Ask the server, on a connection of its own, by announcing a word of ``size`` bytes that is never sent."""
+    connection = redis.connection_pool.make_connection()
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            await connection.connect()
+            await connection.send_packed_command([b"*1\r\n$%d\r\n" % size])
+            if (writer := connection._writer).can_write_eof():  # not with TLS: then a server that takes it is silent
+                writer.write_eof()
+            await connection.read_response()
+    except ResponseError as error:
+        return "bulk length" in str(error)
+    except (RedisError, OSError):
+        return False
+    finally:
+        await connection.disconnect(nowait=True)
+    return False
 
 
 def digest_of(messages: Packed) -> bytes:

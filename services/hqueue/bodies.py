@@ -145,10 +145,13 @@ class Fetch(Body):
 
 
 class Ack(Body):
-    """How an attempt ended: with ``result``, ``result64`` or ``error``; without any of them the result is null."""
+    """How an attempt ended: with ``result``, ``result64``, ``error`` or ``release``; else the result is null."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [_given("taskToken"), _given("workerId")]})
-    either = (("error", "result"), ("error", "result64"), ("result", "result64"))
+    either = (
+        ("error", "result"), ("error", "result64"), ("result", "result64"),
+        ("release", "result"), ("release", "result64"), ("release", "error"),
+    )  # fmt: skip
 
     task_token: str | None = Field(None, description="As the fetch has returned it.")
     worker_id: Name | None = Field(None, description="Instead of a token: the task that this worker fetched last.")
@@ -157,6 +160,9 @@ class Ack(Body):
     error: Any = Field(None, description="What went wrong; its `type` is compared with `nonRetryable` of the task.")
     retry: bool = Field(True, description="Whether another attempt may follow an error.")
     delay: Delay | None = Field(None, description="Seconds until it, instead of the back-off of the task.")
+    release: Literal[True] | None = Field(
+        None, description="The worker has not begun: the task waits again, and this attempt does not count."
+    )
 
     @model_validator(mode="after")
     def _names_one_attempt(self) -> Self:

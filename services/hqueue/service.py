@@ -113,13 +113,13 @@ class Queues:
             caller.check()
             is_said = is_said or await _has_room(context, context.redis.hset(keys.policy, mapping=policy))
             if served.key is None:
-                served.key = TaskTokens(await from_steps(served.store.shared_key()))
+                await _agree(served)
             wait = await _act(served.store)
             self._tell(context)
             await context.pause(wait)
             if time.monotonic() - counted_at >= COUNT_SECONDS:
                 counted_at = time.monotonic()
-                if await _has_room(context, self._write(context)):
+                if await _has_room(context, _agree(served)) and await _has_room(context, self._write(context)):
                     context.outage.has_room()
                     context.outage.over()
         with suppress(RedisError):
@@ -138,6 +138,12 @@ class Queues:
 
     async def _write(self, context: Context[Settings]) -> None:
         await write_access(context.redis, context.required_keys.metric("http"), self.access)
+
+
+async def _agree(served: Served) -> None:
+    """Sign task tokens with the key that the server has now: all other instances do."""
+    known = None if served.key is None else served.key.key
+    served.key = TaskTokens(await from_steps(served.store.shared_key(known)))
 
 
 async def _has_room(context: Context[Settings], writing: Awaitable[object]) -> bool:

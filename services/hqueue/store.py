@@ -83,11 +83,14 @@ class Store:
         """Act as the instance ``id`` from now on."""
         self._common["service"] = id
 
-    async def shared_key(self) -> bytes:
-        """Return the key that all instances sign task tokens with; the first one makes it."""
+    async def shared_key(self, known: bytes | None) -> bytes:
+        """Return the key that all instances sign task tokens with; the first one makes it.
+
+        If the server has lost it, it gets ``known`` again, the key that this instance has.
+        """
         found = await Step[bytes | None](self._caller.send("GET", self.keys.task_key))
         if found is None:  # a full server refuses SET with NX, too
-            made = secrets.token_bytes(KEY_BYTES)
+            made = known or secrets.token_bytes(KEY_BYTES)
             await Step[Any](self._caller.send("SET", self.keys.task_key, made, "NX"))
             found = await Step[bytes](self._caller.send("GET", self.keys.task_key))
         return found

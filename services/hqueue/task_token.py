@@ -19,7 +19,7 @@ class TaskTokens:
     """Makes and checks tokens with ``key``, which all instances of a namespace share."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self.key = key
 
     def make(self, queue: str, id: str, attempt: int) -> str:
         """Return the token of an attempt of task ``id`` of ``queue``."""
@@ -37,5 +37,5 @@ class TaskTokens:
         return found if hmac.compare_digest(token, self.make(queue, *found)) else None
 
     def _digest(self, queue: str, id: str, attempt: int) -> str:
-        found = hmac.digest(self._key, f"{queue} {id} {attempt}".encode(), sha256)
+        found = hmac.digest(self.key, f"{queue} {id} {attempt}".encode(), sha256)
         return urlsafe_b64encode(found[:DIGEST_BYTES]).decode()

@@ -133,6 +133,8 @@ class WorkerActions:
         return Response(200, b"true" if state else b"false")
 
     async def _sealed(self, request: Request, attempt: Attempt, body: Ack | OldAck, again: str, worker: str) -> Ended:
+        if isinstance(body, Ack) and body.release:
+            return Ended(worker, attempt.id, attempt.attempt, "release", b"", "", again)
         outcome = "error" if "error" in body.model_fields_set else "result"
         kind = body.error.get("type") if isinstance(body.error, dict) else None
         lock = await self._served.seals.of(request.owner)

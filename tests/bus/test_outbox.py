@@ -15,12 +15,14 @@ from structlog.testing import capture_logs
 from penstock import sync
 from penstock.bus import Bus, fallback
 from penstock.errors import Full, Gone, RequestTimeout, Unavailable, Unconfirmed, WrongCall
-from penstock.outbox import DiskFull, Outbox
+from penstock.outbox import DiskFull, Outbox, listing
 from penstock.testing.server import EmbeddedServer
+from penstock.transfer.protocol import SMALLEST_LIMIT
 from tests.bus.given import lose_patience
 from tests.bus.moving import move
 from tests.bus.node import node
 from tests.bus.outboxes import attached, content, delivered, push
+from tests.outbox.outboxes import opened
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.soak.links import FaultyProxy
 from tests.support.commandline import penstock
@@ -78,7 +80,8 @@ async def test_what_waits_is_delivered_by_the_next_program_also_if_that_uses_no_
         assert await bus.queue("orders").attach() is False, "nobody knows, and nobody waits"
         assert await bus.queue("bills").attach() is False
         shown = await penstock("outbox", "status", "--datadir", str(tmp_path))
-        assert f"2 for the queue orders of localhost:{server.port}/0, which has not taken them" in shown.text
+        assert f"2 for the queue orders of localhost:{server.port}/0, which has not taken them since 20" in shown.text
+        assert "refused" in shown.text or "Connect call failed" in shown.text
     await asyncio.to_thread(server.start)
     async with Redis.from_url(server.url) as redis:
         await redis.flushall()
@@ -660,3 +663,38 @@ async def test_several_who_push_at_once_over_a_link_that_breaks_all_the_time_los
     for who in range(5):
         mine = [number for number in found if number // many == who]
         assert mine == sorted(mine)
+
+
+@pytest.mark.parametrize("reads_limit", [True, False])
+async def test_what_is_too_large_is_refused_or_a_dead_letter_and_the_rest_goes_on(
+    server: EmbeddedServer, tmp_path: Path, reads_limit: bool
+) -> None:
+    large = b"9" * (SMALLEST_LIMIT + 1)
+    url = server.url if reads_limit else server.url.replace("//", "//least:word@")
+    await _limit(server)
+    async with Bus(url, outbox=tmp_path) as bus:
+        queue = await attached(bus)
+        await push(queue, 1)
+        with pytest.raises(WrongCall, match="proto-max-bulk-len"):
+            await queue.push(large)
+        await push(queue, 2)
+        assert bus.waiting == 0
+        await asyncio.to_thread(server.stop)
+        await push(queue, 3)
+        assert await queue.push_many([large, b"4"]) == [0, 0]
+    await asyncio.to_thread(server.start)
+    await _limit(server)
+    async with Bus(url, outbox=tmp_path) as bus:
+        await delivered(bus)
+    assert await content(server) == [1, 2, 3, 4]
+    with opened(tmp_path) as store:
+        (letter,) = listing.dead(store)
+        assert (letter.keys, letter.size) == (("orders",), len(large))
+        assert "proto-max-bulk-len" in letter.error
+
+
+async def _limit(server: EmbeddedServer) -> None:
+    """Let messages have the least limit, which the user ``least`` may not read."""
+    async with Redis.from_url(server.url) as redis:
+        await redis.config_set("proto-max-bulk-len", SMALLEST_LIMIT)
+        await redis.execute_command("ACL", "SETUSER", "least", "on", ">word", "~*", "&*", "+@all", "-config")

@@ -1,5 +1,6 @@
 """An httpx transport for tests of the client of hqueue: scripted answers, of which some are lost."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,27 @@ class Losing(httpx.AsyncBaseTransport):
                 self.loses.remove(path)
                 self.lost.append(path)
                 raise httpx.ReadError("the answer is lost")
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Hanging(httpx.AsyncBaseTransport):
+    """Sends requests to the service; the first answer with several tasks never comes, and ``hangs`` is set."""
+
+    def __init__(self) -> None:
+        self._inner, self.hangs = httpx.AsyncHTTPTransport(), asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._inner.handle_async_request(request)
+        if request.url.path.endswith("/fetch") and not self.hangs.is_set():
+            body = await response.aread()
+            if body.count(b"taskToken") > 1:
+                await response.aclose()
+                self.hangs.set()
+                await asyncio.Event().wait()
+            return httpx.Response(response.status_code, content=body)
         return response
 
     async def aclose(self) -> None:

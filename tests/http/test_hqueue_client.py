@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import RequestTimeout, WrongCall
 from penstock.hqueue import LeaseLost, NewTask, NoTask, Queue, Queues, TaskExpired, TaskFailed
 from penstock.tokens import add_token
-from tests.http.queue_answers import Losing
+from tests.http.queue_answers import Hanging, Losing
 from tests.http.queue_service import QueueService, new_name, queue_service
 
 SECONDS = 30
@@ -266,6 +266,57 @@ async def test_what_was_taken_and_not_handled_goes_back_when_a_loop_ends(queue: 
         await queue.ack(task.task_token)
         found.append(task.value)
     assert sorted(found) == [*range(seen, 40)]
+
+
+async def test_what_goes_back_has_not_been_tried(queue: Queue) -> None:
+    """At ``attempts=1`` it was dead."""
+    await queue.add_many(range(40), attempts=1)
+    seen = 0
+    async with aclosing(queue.tasks(batch=20, time_to_recover=600)) as tasks:
+        async for task in tasks:
+            with task:
+                pass
+            seen += 1
+            if len((await queue.info()).held) > 1:
+                break
+    info = await queue.info()
+    assert (info.waiting, info.ended, info.held) == (40 - seen, seen, ())
+    assert not await queue.statuses("dead")
+    while task := await queue.fetch("other"):  # type: ignore[assignment]
+        assert await queue.ack(task.task_token) == "done"
+    assert len(await queue.statuses("done")) == 40
+
+
+async def test_tasks_of_an_answer_that_never_came_go_back_at_a_stop(service: QueueService) -> None:
+    """All but the first were leased until their time was over."""
+    transport = Hanging()
+    async with Queues(service.url, transport=transport) as queues:
+        queue, seen = queues[new_name()], 0
+        await queue.add_many(range(40), attempts=1)
+
+        async def work() -> None:
+            nonlocal seen
+            async for task in queue.tasks(batch=20, time_to_recover=600):
+                with task:
+                    seen += 1
+
+        working = asyncio.create_task(work())
+        await transport.hangs.wait()
+        assert len((await queue.info()).held) > 1
+        queues.stop()
+        await working
+        info = await queue.info()
+        assert (info.waiting, info.ended, info.held) == (40 - seen, seen, ())
+
+
+async def test_a_cancelled_task_that_goes_back_is_dead(queue: Queue) -> None:
+    added = await queue.add(1)
+    (task,) = await queue.fetch_many("w", 1)
+    await queue.cancel(added.id)
+    assert await queue.release(task.task_token) == "dead"
+    assert (await queue.status(added.id)).reason == "cancelled"
+    with pytest.raises(LeaseLost):
+        await queue.release(task.task_token)
 
 
 async def test_heartbeats_keep_a_slow_task(queue: Queue) -> None:

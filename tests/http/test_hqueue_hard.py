@@ -11,7 +11,7 @@ import redis as sync
 
 from penstock.keys import Keys
 from penstock.ports import free_port
-from tests.http.queue_service import Queue, QueueService, client, queue_service
+from tests.http.queue_service import LATE, Queue, QueueService, client, queue_service
 from tests.support.harness import until
 
 KEYS = Keys("work")
@@ -89,6 +89,63 @@ def test_a_queue_goes_on_after_its_records_were_deleted(service: QueueService, r
         assert queue.ack(taskToken=task["taskToken"]) == 200
     assert got == ["new"] * 3
     assert queue.info()["waiting"] == queue.info()["blocked"] == 0
+
+
+@pytest.mark.parametrize("part", ["held", "later"])
+def test_a_set_that_disagrees_with_the_records_is_put_right(
+    service: QueueService, redis: "sync.Redis", part: str
+) -> None:
+    """A fetch of such a queue never ended, at 100,000 commands a second."""
+    queue = Queue(service)
+    id, other = queue.add("waits"), queue.add("too")
+    redis.zadd(KEYS.queue(f"/{queue.name}", part), {id: 1, other: 1})
+    found = queue.fetched("w1", max=2)["tasks"]
+    assert [each["taskId"] for each in found] == [id, other]
+    redis.zadd(KEYS.queue(f"/{queue.name}", part), {id: 1})
+    assert queue.fetch("w2") is None
+    assert queue.ack(taskToken=found[0]["taskToken"]) == 200
+    assert not redis.zscore(KEYS.queue(f"/{queue.name}", part), id)
+
+
+def test_members_that_are_not_due_are_put_right(service: QueueService, redis: "sync.Redis") -> None:
+    """They were looked at 50 times a second, for ever; one that is no text ended the service at each start."""
+    queue = Queue(service)
+    waits, done, later = queue.add(1), queue.add(2), queue.add(3, delay=600)
+    held: str = queue.fetched("w", timeToRecover=600)["taskId"]
+    assert held == waits
+    waits = queue.add(4)
+    given = queue.fetched("other")
+    assert given["taskId"] == done
+    assert queue.ack(taskToken=given["taskToken"]) == 200
+    tasks = [f"{id} /{queue.name}".encode() for id in (waits, held, done, later)]
+    due = [KEYS.deadlines, KEYS.delayed, KEYS.kept_tasks]
+    garbage = [b"x", b"\xff", b" ", b"x /a", b"7 \xff", b"7 /a b"]
+    for key in due:
+        redis.zadd(key, dict.fromkeys([*tasks, *garbage] if key != KEYS.kept_tasks else [*tasks[:2], *garbage], 1))
+    redis.zadd(KEYS.outbox, dict.fromkeys(garbage, 1))
+    until(lambda: not any(redis.zcount(key, 0, 10) for key in [*due, KEYS.outbox]))
+    assert {*redis.zrange(KEYS.deadlines, 0, -1)} == {*tasks[:2]}
+    assert {*redis.zrange(KEYS.delayed, 0, -1)} == {tasks[3]}
+    assert [queue.status(id)["state"] for id in (waits, held, later)] == ["waiting", "held", "delayed"]
+    service.process.runs()
+
+
+def test_instances_agree_again_on_the_key_of_task_tokens(service: QueueService, redis: "sync.Redis") -> None:
+    """If the server had lost it, an instance that was started later took no token of another one, until both ended."""
+    queue = Queue(service)
+    queue.add(1)
+    token = queue.fetched("w")["taskToken"]
+    before: Any = redis.get(KEYS.task_key)
+
+    def beat() -> int:
+        return client.post(f"{queue.url}/heartbeat", json={"taskToken": token}).status_code
+
+    redis.set(KEYS.task_key, b"x" * 32)
+    until(lambda: beat() == LATE)
+    redis.delete(KEYS.task_key)
+    until(lambda: redis.get(KEYS.task_key) == b"x" * 32)
+    redis.set(KEYS.task_key, before)
+    until(lambda: beat() == 200)
 
 
 def test_an_id_that_a_server_gives_twice_replaces_no_task(service: QueueService, redis: "sync.Redis") -> None:

@@ -1,12 +1,12 @@
 """Outboxes in the process of a test, which try again soon, and their stores."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.outbox import Message, Outbox
+from penstock.outbox import Message, Outbox, listing
 from penstock.outbox.ids import new_id
 from penstock.outbox.store import Copy, Published, Store
 from penstock.tracking.backoff import Backoff
@@ -25,7 +25,7 @@ def outbox(datadir: Path, bind: str | list[str] = "127.0.0.1:0", **options: Any)
 async def subscribed(subscriber: Outbox, publisher: Outbox, *keys: str) -> None:
     """Subscribe, and wait until the publisher has acknowledged."""
     await subscriber.subscribe(publisher.advertise, keys)
-    await eventually(lambda: not stored(subscriber.datadir, Store.list_outgoing))
+    await eventually(lambda: not stored(subscriber.datadir, outgoing))
     assert has_subscriber(publisher, subscriber.advertise, keys)
 
 
@@ -40,6 +40,18 @@ def stored(datadir: Path, read: Callable[[Store], T]) -> T:
         return read(store)
     finally:
         store.close()
+
+
+def outgoing(store: Store) -> list[listing.Listed]:
+    return [*listing.outgoing(store, data=True)]
+
+
+def incoming(store: Store) -> list[listing.Listed]:
+    return [*listing.incoming(store, data=True)]
+
+
+def texts(found: Iterable[listing.Listed]) -> list[str]:
+    return [(each.data or b"").decode() for each in found]
 
 
 class Got:

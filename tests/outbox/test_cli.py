@@ -18,8 +18,10 @@ from penstock.outbox import listing
 from penstock.outbox.ids import as_text
 from penstock.outbox.lock import Lock
 from penstock.outbox.store import Copy, Failed, Published, Store
+from penstock.ports import free_port
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
 from tests.support.commandline import ROOT, Result, penstock
+from tests.support.harness import eventually
 
 READS = ("status", "keys", "subscribers", "incoming", "outgoing", "dead")
 CHANGES = (("requeue", "--all"), ("remove", "b.example:7300"), ("purge", "dead", "--yes"), ("unlock",), ("compact",))
@@ -178,6 +180,25 @@ async def test_an_empty_store_says_so(tmp_path: Path, command: str) -> None:
     assert (await at(tmp_path, command, "--json")).status == 0
 
 
+async def test_status_says_why_messages_wait_and_since_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_767_225_661.5)
+    away = f"127.0.0.1:{free_port()}"
+    async with outbox(tmp_path / "a") as a:
+        await a.send("k", "v", away)
+        await eventually(lambda: away in a._deliveries.away)
+        for command in ("status", "subscribers"):
+            line = (await at(tmp_path / "a", command)).text.splitlines()
+            assert any(each.startswith(f"{away} is away since 2026-01-01 00:01 (UTC): ") for each in line), line
+        (shown,) = lines(await at(tmp_path / "a", "subscribers", "--json"))
+        assert shown["away"] == {"error": a._deliveries.away[away], "since": 1_767_225_661.5}
+        assert lines(await at(tmp_path / "a", "status", "--json"))[0]["away"] == {away: shown["away"]}
+    assert "is away since 2026" in (await at(tmp_path / "a", "status")).text, "also once it has ended"
+    async with outbox(tmp_path / "b", bind=away), outbox(tmp_path / "a") as a:
+        await a.drain()
+        await a.send("k", "v", f"127.0.0.1:{free_port()}")
+        assert f"{away} is away" not in (await at(tmp_path / "a", "status")).text
+
+
 async def test_status_says_how_much_peers_may_fill(tmp_path: Path) -> None:
     for bound in (5_000_000, 1_000_000):
         async with outbox(tmp_path, store_bytes=bound):
@@ -191,14 +212,14 @@ async def test_json_has_all_that_is_stored(datadir: Path) -> None:
     (status,) = lines(await at(datadir, "status", "--json"))
     assert status == {
         "keys": 2, "subscribers": 2, "incoming": 2, "outgoing": 3, "dead": 2, "bytes": used(datadir),
-        "storeBytes": None, "lists": [], "owner": None,
+        "storeBytes": None, "lists": [], "away": {}, "owner": None,
     }  # fmt: skip
     orders, stock = lines(await at(datadir, "keys", "--json"))
     assert orders == {"key": "orders", "subscribers": ["b.example:7300", "c.example:7300"]}
     assert stock == {"key": "stock", "subscribers": ["b.example:7300"]}
     assert lines(await at(datadir, "subscribers", "--json")) == [
-        {"address": "b.example:7300", "keys": ["orders", "stock"], "waiting": 2, "ours": 0},
-        {"address": "c.example:7300", "keys": ["orders"], "waiting": 1, "ours": 1},
+        {"address": "b.example:7300", "keys": ["orders", "stock"], "waiting": 2, "ours": 0, "away": None},
+        {"address": "c.example:7300", "keys": ["orders"], "waiting": 1, "ours": 1, "away": None},
     ]
     first, second = lines(await at(datadir, "incoming", "--json"))
     assert first == {
@@ -405,7 +426,7 @@ async def test_messages_and_destinations_are_removed(datadir: Path) -> None:
         assert (again.status, again.error) == (1, f"penstock: {as_text(id_of(number))} is unknown here\n")
     assert lines(await at(datadir, "status", "--json"))[0] | {"lists": 0, "bytes": 0, "storeBytes": 0} == {
         "keys": 2, "subscribers": 2, "incoming": 1, "outgoing": 1, "dead": 1, "lists": 0, "bytes": 0, "storeBytes": 0,
-        "owner": None,
+        "away": {}, "owner": None,
     }  # fmt: skip
     less = await at(datadir, "remove", "b.example:7300", "--key", "stock")
     assert less.text == "b.example:7300 is not subscribed to stock any more\n"

@@ -272,6 +272,23 @@ async def test_what_is_too_large_and_waits_is_a_dead_letter_and_the_rest_goes_on
         assert (await redis.lrange("orders", 0, -1))[:3] == [b"7", LARGE, b"6"]
 
 
+async def test_a_user_who_may_not_read_the_limit_learns_it_from_the_server(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with Redis.from_url(server.url) as redis:
+        await redis.config_set("proto-max-bulk-len", LIMIT)
+        await redis.execute_command("ACL", "SETUSER", "least", "on", ">word", "~*", "&*", "+@all", "-config")
+    async with lists_to(server.url.replace("//", "//least:word@"), tmp_path) as lists:
+        await push(lists, 1)
+        with pytest.raises(WrongCall, match="proto-max-bulk-len"):
+            await lists["orders"].push(LARGE)
+        await lists["orders"].push_many(["2", b"3" * LIMIT])
+        await push(lists, 4)
+        assert lists.waiting == 0
+    async with Redis.from_url(server.url) as redis:
+        assert await redis.lrange("orders", 0, -1) == [b"4", b"3" * LIMIT, b"2", b"1"]
+
+
 async def test_pushes_that_are_cancelled_confuse_nobody(server: EmbeddedServer, tmp_path: Path) -> None:
     async with lists_to(server.url, tmp_path) as lists:
         await push(lists, 1)

@@ -16,7 +16,7 @@ import pytest
 from penstock.outbox.store import Store
 from penstock.ports import free_port
 from tests.outbox.machine import KEY, Machine, body_of
-from tests.outbox.outboxes import outbox, stored, subscribed
+from tests.outbox.outboxes import outbox, outgoing, stored, subscribed, texts
 from tests.support.harness import ROOT, rounds, until
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ def test_files_that_cannot_grow_refuse_a_publish_and_lose_nothing(tmp_path: Path
     assert b"DiskFull" in done.stderr
     accepted = publisher.numbers()
     assert len(accepted) > 100
-    found = {message.data.decode() for message, _ in stored(publisher.datadir, lambda s: s.list_outgoing(0, 1 << 30))}
+    found = {*texts(stored(publisher.datadir, outgoing))}
     assert found >= {body_of(number) for number in accepted}
 
     async def publish_again() -> None:

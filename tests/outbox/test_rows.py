@@ -28,7 +28,18 @@ from penstock.outbox.upcoming import Upcoming
 from penstock.outbox.wire import Identity, Peer, Security, connect
 from penstock.outbox.wire import MessageFrame as WireMessage
 from penstock.ports import free_port
-from tests.outbox.outboxes import LATER, Got, has_subscriber, outbox, settled, stored, subscribed
+from tests.outbox.outboxes import (
+    LATER,
+    Got,
+    has_subscriber,
+    incoming,
+    outbox,
+    outgoing,
+    settled,
+    stored,
+    subscribed,
+    texts,
+)
 from tests.support.harness import eventually
 
 
@@ -51,8 +62,8 @@ async def send_raw(peer: Peer, seq: int, id: bytes, data: bytes, key: str = "k")
 
 def outgoing_of(datadir: Path) -> list[tuple[str, list[str]]]:
     """Return the data of all that is outgoing, with the addresses that it waits for."""
-    found = stored(datadir, Store.list_outgoing)
-    return [(message.data.decode(), addresses) for message, addresses in found]
+    found = stored(datadir, outgoing)
+    return [*zip(texts(found), (list(each.addresses) for each in found), strict=True)]
 
 
 def files(datadir: Path) -> list[str]:
@@ -60,7 +71,7 @@ def files(datadir: Path) -> list[str]:
 
 
 def incoming_of(datadir: Path) -> list[str]:
-    return [waiting.data.decode() for waiting in stored(datadir, Store.list_incoming)]
+    return texts(stored(datadir, incoming))
 
 
 async def test_rs_01_two_outboxes_exchange_a_message_and_make_their_datadirs(tmp_path: Path) -> None:
@@ -99,7 +110,7 @@ async def test_rs_02_a_publish_is_on_disk_for_a_subscriber_that_is_down(tmp_path
             await subscribed(b, a, "news")
         id = await a.publish("news", "kept")
         assert outgoing_of(a.datadir) == [("kept", [address])]
-        assert as_id(id) == stored(a.datadir, Store.list_outgoing)[0][0].id
+        assert as_id(id) == stored(a.datadir, outgoing)[0].id
 
 
 async def test_rs_02_a_subscriber_to_two_of_the_keys_gets_the_message_once_with_both(tmp_path: Path) -> None:
@@ -398,14 +409,44 @@ async def test_rs_17_all_that_publish_meanwhile_share_a_commit(tmp_path: Path) -
         assert (await a.status()).commits - before == 10
 
 
+async def test_an_outbox_that_is_opened_again_advertises_its_new_port(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    async with box:
+        port = box.advertise
+    async with outbox(tmp_path / "other", port), box:
+        assert box.advertise != port
+        await box.send("k", "to itself", box.advertise)
+        got = Got()
+        box.every("k", got)
+        await got.wait_for("to itself")
+
+
+async def test_a_handler_that_is_cancelled_at_the_end_has_not_failed(tmp_path: Path) -> None:
+    async with outbox(tmp_path, attempts=1) as box:
+        begun = asyncio.Event()
+
+        async def hang(_: Message) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        box.every("k", hang)
+        await box.send("k", "once more", box.advertise)
+        await begun.wait()
+        await box.close(0)
+    async with outbox(tmp_path, attempts=1) as box:
+        got = Got()
+        box.every("k", got)
+        await got.wait_for("once more")
+        assert (await box.status()).counts.dead == 0
+
+
 async def test_rs_20_the_first_who_wants_a_key_subscribes_and_the_last_unsubscribes(tmp_path: Path) -> None:
     async with outbox(tmp_path) as box:
         shared = Subscriptions(box)
         here, there = (f"127.0.0.1:{free_port()}" for _ in range(2))
 
         def sent() -> list[tuple[str, str]]:
-            found = stored(tmp_path, Store.list_outgoing)
-            return [(message.keys, addresses[0]) for message, addresses in found]
+            return [(each.keys[0], each.addresses[0]) for each in stored(tmp_path, outgoing)]
 
         await shared.bind("x", here)
         await shared.bind("x", [here])

@@ -16,7 +16,7 @@ from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.load import Load, each_has_ended_once, is_through
 from tests.outbox.machine import KEY, Machine, number_in
-from tests.outbox.outboxes import outbox, stored, subscribed
+from tests.outbox.outboxes import outbox, outgoing, stored, subscribed, texts
 from tests.reliability.bus_account import Workers
 from tests.reliability.lists import assert_all_arrived_once, worker
 from tests.support.harness import eventually, until
@@ -120,8 +120,8 @@ def has_handled_in_hand(publisher: Machine, subscriber: Machine) -> bool:
     """Suspend the publisher for a moment; leave it suspended if it does not know yet that something was handled."""
     assert publisher.process
     publisher.process.send_signal(signal.SIGSTOP)
-    in_hand = stored(publisher.datadir, Store.list_outgoing)
-    if {number_in(message.data.decode()) for message, _ in in_hand} & {*subscriber.numbers()}:
+    in_hand = texts(stored(publisher.datadir, outgoing))
+    if {*map(number_in, in_hand)} & {*subscriber.numbers()}:
         return True
     publisher.process.send_signal(signal.SIGCONT)
     return False

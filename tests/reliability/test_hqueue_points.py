@@ -146,7 +146,7 @@ async def judge(redis: "Redis", trial: Points, url: str) -> None:
     names = {record["name"]: id for id, record in records.items()}
     assert len(names) == len(records)
     assert names == trial.ids
-    assert {*trial.ended.values()} == {0, 1}
+    assert max(trial.ended.values()) == 1
     assert {records[id]["state"] for id, many in trial.ended.items() if many} == {"done"}
     lives = dict[str, list[str]]()
     for event in await events_of(url):

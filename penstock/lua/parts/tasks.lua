@@ -2,7 +2,7 @@
 -- one place: `ready` (waiting), `later` (delayed), `behind` (blocked by an older task with its key), `held`, or ended.
 --
 -- USES report tally
--- GIVES now stamp read_task write_task place_task leave_task end_task is_overdue wake refused
+-- GIVES now stamp read_task write_task place_task leave_task end_task limit_of is_overdue wake refused
 -- KEYS ready      zset    ids of tasks that a worker may fetch, by index
 -- KEYS held       zset    ids of tasks that workers have, by the end of their lease (s since the epoch)
 -- KEYS later      zset    ids of tasks that wait for their time, by that time

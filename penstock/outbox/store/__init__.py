@@ -12,6 +12,7 @@ from penstock.outbox.store.incoming import ALONE, TOGETHER
 from penstock.outbox.store.rows import (
     SEPARATOR,
     TO_LIST,
+    TROUBLE,
     Arrived,
     Copy,
     Counts,
@@ -28,6 +29,7 @@ __all__ = [
     "SEPARATOR",
     "TOGETHER",
     "TO_LIST",
+    "TROUBLE",
     "Arrived",
     "Copy",
     "Counts",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from penstock.outbox.store.rows import TROUBLE
 from penstock.outbox.store.statements import Statements
 
 
@@ -26,6 +27,7 @@ class Destinations(Statements):
         """Remove ``addresses`` for which nothing waits."""
         for address in addresses:
             self._db.execute("DELETE FROM destinations WHERE address = ?", (address,))
+            self._db.execute("DELETE FROM meta WHERE name = ?", (TROUBLE + address,))
 
     def subscriptions(self) -> Iterator[tuple[str, str]]:
         """Yield (key, address) of all who are subscribed here."""

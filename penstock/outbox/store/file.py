@@ -208,11 +208,6 @@ class Store(ForPeople):
         ours, theirs = (sum(map(self._one, statements)) for statements in (OURS, THEIRS))
         return int(self.size * theirs / (ours + theirs or 1))
 
-    def check(self) -> str:
-        """Check all pages of a store of any size; return what is wrong, or an empty text."""
-        found = str(self._one("PRAGMA quick_check(1)"))
-        return "" if found == "ok" else found
-
     def compact(self) -> None:
         """Give the space of removed messages back to the disk; it needs as much as what is left meanwhile, there."""
         beside = str(self.path.parent).replace("'", "''")

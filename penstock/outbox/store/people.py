@@ -2,7 +2,7 @@
 
 from penstock.outbox.store.incoming import IncomingMessages
 from penstock.outbox.store.outgoing import OutgoingMessages
-from penstock.outbox.store.rows import TO_LIST, Arrived, Copy, Counts, Dead, Outgoing, Published, Waiting
+from penstock.outbox.store.rows import TO_LIST, Arrived, Copy, Counts, Dead, Published
 
 
 class ForPeople(OutgoingMessages, IncomingMessages):
@@ -27,26 +27,6 @@ class ForPeople(OutgoingMessages, IncomingMessages):
                 ),
             )
         )
-
-    def list_outgoing(self, after: int = 0, rows: int = 1000) -> list[tuple[Outgoing, list[str]]]:
-        """Return messages after the seq ``after`` with the addresses that they wait for."""
-        found = self._db.execute(
-            "SELECT seq, id, keys, data FROM messages WHERE seq > ? ORDER BY seq LIMIT ?", (after, rows)
-        )
-        addresses = {number: address for address, number in self.destinations().items()}
-        listed = []
-        for row in found.fetchall():
-            waiting = (
-                address
-                for number, address in addresses.items()
-                if self._one("SELECT count(*) FROM deliveries WHERE destination = ? AND seq = ?", number, row[0])
-            )
-            listed.append((Outgoing(*row), sorted(waiting)))
-        return listed
-
-    def list_incoming(self, after: int = 0, rows: int = 1000) -> list[Waiting]:
-        """Return incoming messages after the seq ``after``."""
-        return self._incoming("i.seq > ? ORDER BY i.seq LIMIT ?", 1 << 62, after, rows)
 
     def list_dead(self, after: int = 0, rows: int = 1000) -> list[Dead]:
         """Return dead letters after the number ``after``."""

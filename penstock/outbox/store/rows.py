@@ -8,6 +8,9 @@ SEPARATOR: Final = "\n"
 TO_LIST: Final = 2
 """``outgoing`` of a dead letter for a list of a Redis server: ``address`` and ``keys`` name its spool."""
 
+TROUBLE: Final = "trouble:"
+"""In ``meta``, before an address or the name of a spool: why messages wait for it."""
+
 
 class Outgoing(NamedTuple):
     """A message for one destination."""

@@ -1,4 +1,5 @@
--- End attempts, each for itself: with a result the task is done; with an error it waits for another attempt, or is dead.
+-- End attempts, each for itself: with a result the task is done; with an error it waits for another attempt, or is dead;
+-- one that its worker has not begun waits again, and the attempt does not count.
 --
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
@@ -10,7 +11,7 @@
 --                 worker   whose last task is meant; empty: see `id`
 --                 id       of the task; with `worker` what it was expected to be
 --                 attempt  the one that the worker was given
---                 outcome  `result` or `error`
+--                 outcome  `result`, `error` or `release`
 --                 content  the result or error, sealed; empty for none
 --                 kind     the type of the error
 --                 again    `0`: no other attempt; else how long to wait for it (s), or empty for the back-off of the task
@@ -30,6 +31,15 @@ local function wait_of(task, kind, again)
   return math.min(task.backoff.initial * task.backoff.factor ^ (tried - 1), task.backoff.cap)
 end
 
+local function wait_again(id, task, wait)
+  leave_task(id, task)
+  task.due = wait > 0 and now + wait or nil
+  place_task(id, task)
+  write_task(id, task)
+  tally(retry, 'count')
+  report('retry', id, task.xid or id, queue, service, task.attempt + 1, now - task.added)
+end
+
 local function acknowledge(worker, id, attempt, outcome, content, kind, again)
   if worker ~= '' and string.match(call('HGET', workers, worker) or '', '(%d+)$') ~= id then return 0 end
   local task = read_task(id)
@@ -41,16 +51,16 @@ local function acknowledge(worker, id, attempt, outcome, content, kind, again)
     end_task(id, task, 'done')
     return task.state
   end
+  if outcome == 'release' and not task.cancelled then
+    task.used = task.used + 1
+    wait_again(id, task, 0)
+    return task.state
+  end
   tally(failed, 'count')
   report('failed', id, task.xid or id, queue, service, task.attempt, now - task.taken)
   local wait = wait_of(task, kind, again)
   if wait then
-    leave_task(id, task)
-    task.due = wait > 0 and now + wait or nil
-    place_task(id, task)
-    write_task(id, task)
-    tally(retry, 'count')
-    report('retry', id, task.xid or id, queue, service, task.attempt + 1, now - task.added)
+    wait_again(id, task, wait)
   else
     end_task(id, task, 'dead', task.cancelled and 'cancelled' or 'failed')
   end

@@ -1,5 +1,6 @@
--- Find tasks of all queues that are due.
+-- Find tasks of all queues that are due; remove members that name no task.
 --
+-- WITH members: is_task
 -- KEYS deadlines  zset    of all queues: tasks under way (id, queue) by what ends their state: lease, ttl, time to start
 -- KEYS delayed    zset    of all queues: tasks that wait for their time, by that time
 -- KEYS kept       zset    of all queues: tasks that have ended, by when they are forgotten
@@ -11,7 +12,9 @@ local call = redis.call
 local time = call('TIME')
 local now, next_at, found = math.floor(time[1] * 1000 + time[2] / 1000) / 1000, math.huge, {}
 for _, key in ipairs({deadlines, delayed, kept}) do
-  for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', skip, most)) do found[#found + 1] = member end
+  for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', skip, most)) do
+    if is_task(member) then found[#found + 1] = member else call('ZREM', key, member) end
+  end
   local after = call('ZRANGEBYSCORE', key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if after then next_at = math.min(next_at, tonumber(after)) end
 end

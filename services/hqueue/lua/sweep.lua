@@ -2,7 +2,7 @@
 --
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
--- WITH tasks: now stamp read_task write_task place_task leave_task end_task wake refused
+-- WITH tasks: now stamp read_task write_task place_task leave_task end_task limit_of wake refused
 -- KEYS timeout    hash    metric: leases that ended without an acknowledgement
 -- KEYS retry      hash    metric: attempts after the first
 -- ARGV history    maximum number of events to keep; 0 for none
@@ -31,6 +31,27 @@ local function forget(id, task)
   if task and task.name and call('HGET', named, task.name) == id then call('HDEL', named, task.name) end
 end
 
+-- Put a task of which nothing is due where its record says that it is: somebody may have changed the sets.
+local function put_right(id, task)
+  local place, is_held, is_delayed = id .. ' ' .. queue, task.state == 'held', task.state == 'delayed'
+  if not is_held then call('ZREM', held, id) end
+  if not is_delayed then
+    call('ZREM', later, id)
+    call('ZREM', delayed, place)
+  end
+  if task.ended or is_delayed then call('ZREM', deadlines, place) else call('ZREM', kept, place) end
+  if is_held then
+    call('ZADD', held, task.lease, id)
+    call('ZADD', deadlines, math.min(task.lease, task.ends), place)
+  elseif is_delayed then
+    call('ZREM', kept, place)
+    call('ZADD', later, task.due, id)
+    call('ZADD', delayed, math.min(task.due, limit_of(task)), place)
+  elseif not task.ended then
+    call('ZADD', deadlines, limit_of(task), place)
+  end
+end
+
 for _, id in ipairs(ids) do
   local task = read_task(id)
   local state = task and task.state
@@ -56,6 +77,8 @@ for _, id in ipairs(ids) do
     elseif is_over then
       forget(id, task)
       acted = acted + 1
+    else
+      put_right(id, task)
     end
   elseif task.ends <= now then
     end_task(id, task, 'expired', 'ttl')
@@ -84,6 +107,8 @@ for _, id in ipairs(ids) do
     place_task(id, task)
     write_task(id, task)
     acted = acted + 1
+  else
+    put_right(id, task)
   end
 end
 wake()
