@@ -17,6 +17,7 @@ from bench.testbed import PYTHON, Testbed
 from penstock.keys import Keys
 from penstock.script import Script
 from penstock.spark.archive import WRITING
+from penstock.spark.classes import file_of_classes
 from tests.support.harness import ROOT, Service, until
 
 SHOP: Final = Keys("bench:shop")
@@ -206,6 +207,8 @@ def _ask(place: Path, events: int) -> float:
 
 def starting(bed: Testbed, rounds: int) -> list[Figure]:
     """Measure the time from the start of the process to the first counted micro-batch, and after a kill."""
+    if not file_of_classes().exists():  # as in the image
+        subprocess.run((*PYTHON, "penstock.spark.classes"), check=True, capture_output=True, cwd=ROOT)
     started, killed = [], []
     write_events(bed.redis, 1_000)
     for _ in range(rounds):

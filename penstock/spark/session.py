@@ -27,22 +27,30 @@ EVERYWHERE: Final = {
     # than 32 files in a partition.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.files.openCostInBytes": "262144",
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
 }
 ALONE: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     "spark.sql.shuffle.partitions": "2",
+    # Hadoop's own starts a process for each file and each directory, to set its mode, and once more for a file of
+    # checksums. Parquet has checksums of its own.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 """Settings of a session that spark-submit has not started."""
+LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
 MASTER_START_SECONDS: Final = 30.0
 """Longest time that the master of a cluster may take to start."""
 
 
-def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock", **more: str) -> "SparkSession":
+def session(
+    master: str = "local[2]", memory: str = "1g", name: str = "penstock", *, java: str | None = None, **more: str
+) -> "SparkSession":
     """Return the session of this process. ``more`` are settings of Spark, with ``_`` for a dot.
 
+    ``java``: options of Java in place of those that make it use our archive of classes.
     Under spark-submit its options replace ``master`` and ``memory``. Raise ``Unsuitable`` if PySpark or a Java that it
     runs on is missing, or no master of a cluster answers at ``master``.
     """
@@ -53,6 +61,7 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
     from pyspark.sql import SparkSession
 
     from penstock.spark import register
+    from penstock.spark.classes import java_options
     from penstock.spark.reasons import without_noise
 
     settings = EVERYWHERE | {key.replace("_", "."): value for key, value in more.items()}
@@ -60,7 +69,9 @@ def session(master: str = "local[2]", memory: str = "1g", name: str = "penstock"
         _choose_python(master)
         _choose_address(master)
         wait_for_master(master)
-        settings = {"spark.master": master, "spark.driver.memory": memory, **ALONE, **settings}
+        options = f"{LOGGING}{java_options() if java is None else java}"
+        alone = {"spark.master": master, "spark.driver.memory": memory, "spark.driver.extraJavaOptions": options}
+        settings = {**alone, **ALONE, **settings}
     conf = SparkConf().setAppName(name).setAll(list(settings.items()))
     if not is_submitted() and SparkContext._gateway is None:
         # In a process group of its own: a SIGTERM to ours must not end Java before us. Java ends when we have ended.

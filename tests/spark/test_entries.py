@@ -1,9 +1,9 @@
 """Raw streams: entries are read and written as they are, each exactly once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
@@ -27,10 +27,22 @@ def started(spark: "SparkSession") -> None:
     """Start Spark, which is needed to parse a DDL."""
 
 
+_readers: Final = list[Any]()
+
+
+@pytest.fixture(autouse=True)
+def stopped() -> Iterator[None]:
+    """Let readers close their connections: in a cycle of garbage the sockets may go first, and warn."""
+    yield
+    while _readers:
+        _readers.pop().stop()
+
+
 def reader_of(url: str, ddl: str = TEXT, **options: str) -> Any:
     from penstock.spark.streams import RedisStream
 
-    return RedisStream({"url": url, "keys": "s", "entries": "raw", **options}).streamReader(schema_of(ddl))
+    _readers.append(RedisStream({"url": url, "keys": "s", "entries": "raw", **options}).streamReader(schema_of(ddl)))
+    return _readers[-1]
 
 
 def planned(reader: Any, start: Any, most: int = 2**40) -> Any:

@@ -1,6 +1,7 @@
 """The session of services and commands: options that it sets, and those that it leaves to spark-submit."""
 
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master
 from penstock.spark.shipping import SHIPPED, ship
 from tests.spark import pytestmark  # noqa: F401
+from tests.spark.pipelines import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,3 +107,25 @@ def test_workers_that_cannot_import_penstock_are_warned_of(
         with pytest.warns(UserWarning, match=rf"run {tmp_path / name}, .* set PYSPARK_PYTHON={sys.executable} before"):
             register(spark)
     register(spark)  # Spark stores with each format the Python of its registration
+
+
+@pytest.mark.slow
+def test_a_session_takes_classes_from_the_archive_and_does_without_if_that_is_of_another_java(tmp_path: Path) -> None:
+    file, log = tmp_path / "classes.jsa", tmp_path / "log"
+    head = (
+        "from pathlib import Path; from penstock.spark import classes;"
+        f" classes.file_of_classes = lambda: Path({str(file)!r});"
+    )
+    subprocess.run((sys.executable, "-c", f"{head} classes.write()"), check=True, timeout=TIMEOUT_SECONDS)
+    begin = (
+        f"{head} from penstock.spark.session import session;"
+        f" spark = session(java=classes.java_options() + ' -Xlog:class+load:file={log}'); print(spark.range(5).count())"
+    )
+    for content in (file.read_bytes(), b"of another Java"):
+        file.unlink()
+        file.write_bytes(content)
+        done = subprocess.run(
+            (sys.executable, "-c", begin), check=True, stdout=subprocess.PIPE, timeout=TIMEOUT_SECONDS
+        )
+        shared = log.read_text().count("source: shared objects file (top)")
+        assert (done.stdout.split()[-1:], shared > 5_000) == ([b"5"], content != b"of another Java")
