@@ -1,17 +1,17 @@
 """Layout and reader of the archive that the pipeline writes.
 
-Each micro-batch has a directory by day and namespace, or by hour for parts of roll-ups, below ``recent``. Later the
-rows of several are published: one directory below ``events`` gets them, whose name has their numbers. Nothing there
-changes or goes again, so any reader of ``events`` sees each row once. A reader of ours reads both. While rows are
-published, a claim says which: see ``penstock.spark.claims``.
+Each micro-batch has a directory below ``recent``. Later the rows of several are published: they are divided by day and
+namespace (parts of roll-ups by hour) into directories below ``events``, whose names have the numbers of the
+micro-batches. Nothing there changes or goes again, so any reader of ``events`` sees each row once. A reader of ours
+reads both. While rows are published, a claim says which: see ``penstock.spark.claims``.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import unquote
 
 from penstock.errors import NoArchive
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 EVENTS: Final = "events"
 MALFORMED: Final = "_malformed"
 MINUTES: Final = "minutes"
-"""Roll-ups by minute, one part for every micro-batch: ``hour=2026-11-21T18/batch=...``."""
+"""Roll-ups by minute, one part for every micro-batch; published as ``hour=2026-11-21T18/batch=...``."""
 RECENT: Final = {EVENTS: "recent", MINUTES: "recent-minutes"}
-"""Where what is not published yet lies. Polars wants partitions of all files equally far from the root."""
+"""Where what is not published yet lies, in a directory for each micro-batch."""
 PARTITIONS: Final = {EVENTS: ("date", "namespace"), MINUTES: ("hour",)}
-"""Columns of the directories above those of micro-batches."""
+"""Columns of the directories above those of published micro-batches."""
 ROLLUPS: Final = "rollups"
 """Rows of closed windows: ``size=minute|hour|day/date=2026-11-21/hour=18``."""
 WRITING: Final = {
@@ -107,8 +107,8 @@ def rolled_up(spark: "SparkSession", directory: str, size: str) -> "DataFrame":
     return windows(stored(spark, directory, MINUTES), size)
 
 
-def stored(spark: "SparkSession", directory: str, base: str, below: Sequence[str] = ("",)) -> "DataFrame":
-    """Read the rows of ``EVENTS`` or ``MINUTES``, or of some partitions ``below`` (``hour=...``), each once.
+def stored(spark: "SparkSession", directory: str, base: str, hours: Sequence[str] = ()) -> "DataFrame":
+    """Read the rows of ``EVENTS`` or ``MINUTES``, or only those of some ``hours``, each once.
 
     If files are published while they are read, they are not found: call this again. Raise ``NoArchive``.
     """
@@ -117,24 +117,24 @@ def stored(spark: "SparkSession", directory: str, base: str, below: Sequence[str
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from penstock.spark.claims import claims_of, is_published
+    from penstock.spark.claims import PUBLISHED, PUBLISHING, read_claim
 
+    recent, published = f"{directory}/{RECENT[base]}", f"{directory}/{base}"
+    hourly = [f"{published}/hour={hour}" for hour in hours]
     found: dict[str, DataFrame] = {}
-    for root in (RECENT[base], base):  # in this order: rows go from the first to the second
-        top = f"{directory}/{root}"
-        if paths := [path for each in below if exists(spark, path := f"{top}/{each}".rstrip("/"))]:
-            found[root] = spark.read.schema(SCHEMAS[base]).option("basePath", top).parquet(*paths)
+    # In this order: rows go from the first to the second, and a claim comes before its rows and goes after them.
+    if exists(spark, recent):
+        rows = spark.read.schema(SCHEMAS[base]).parquet(recent)
+        found[recent] = rows.where(F.col("hour").isin(*hours)) if hours else rows
+    whole = read_claim(spark, f"{recent}/{PUBLISHED}")
+    if paths := [path for path in hourly or [published] if exists(spark, path)]:
+        found[published] = spark.read.schema(SCHEMAS[base]).option("basePath", published).parquet(*paths)
     if not found:
-        raise NoArchive(f"{directory}/{base}: there is no archive; expected the directory that a pipeline writes")
-    claims = [(place, claim) for place, claim in claims_of(spark, directory, base) if claim]
-    seen = found[base].inputFiles() if claims and base in found else []
-    for place, claim in claims:
-        whole = is_published(spark, f"{directory}/{base}/{place}/batch={claim.batches.name}", claim, seen)
-        root, names = (RECENT[base], claim.covered) if whole else (base, [claim.batches.name])
+        raise NoArchive(f"{published}: there is no archive; expected the directory that a pipeline writes")
+    if claim := read_claim(spark, f"{recent}/{PUBLISHING}"):
+        root, names = (recent, claim.covered) if claim == whole else (published, [claim.batches.name])
         if root in found:
-            values = [unquote(word.partition("=")[2]) for word in place.split("/")]
-            named = F.concat_ws("/", *PARTITIONS[base], "batch")
-            found[root] = found[root].where(~named.isin(["/".join((*values, name)) for name in names]))
+            found[root] = found[root].where(~F.col("batch").isin(list(names)))
     return reduce(DataFrame.unionByName, found.values())
 
 
@@ -155,13 +155,9 @@ def listed(spark: "SparkSession", directory: str, *columns: str, name: str = "")
 def delete(spark: "SparkSession", directory: str, *columns: str, name: str) -> None:
     """Delete what is called ``name`` in each partition by ``columns``."""
     for values in listed(spark, directory, *columns, name=name):
-        files, path = file_of(spark, f"{directory}/{place_of(columns, values)}/{name}")
+        place = "/".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
+        files, path = file_of(spark, f"{directory}/{place}/{name}")
         files.delete(path, True)
-
-
-def place_of(columns: Sequence[str], values: Sequence[str]) -> str:
-    """Return the path of a partition, as ``date=.../namespace=...``, from what ``listed`` returns."""
-    return "/".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
 
 
 def exists(spark: "SparkSession", path: str) -> bool:
@@ -172,6 +168,11 @@ def exists(spark: "SparkSession", path: str) -> bool:
 
 def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:
     """Return Java's objects for the file system of ``path`` and for the path."""
-    java: Any = spark._jvm
-    file = java.org.apache.hadoop.fs.Path(path)
+    file = _path(spark._jvm)(path)
     return file.getFileSystem(spark._jsc.hadoopConfiguration()), file
+
+
+@cache
+def _path(java: Any) -> Any:
+    """Return the class of paths: to find it takes five round trips."""
+    return java.org.apache.hadoop.fs.Path

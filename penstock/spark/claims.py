@@ -1,26 +1,27 @@
-"""Claims: what is being published in one partition of an archive, so that its rows count once meanwhile.
+"""Claims: which micro-batches of an archive are being published, so that their rows count once meanwhile.
 
 To publish micro-batches, a pipeline writes their rows aside. Then it writes a claim, which names the files, unless
 there is one. Any process that finds the claim can finish: it moves the files below ``events``, where they stay for
-good, deletes the recent directories and what is left aside, and last the claim. The recent directories hold the rows
-until all files are in place, then the published one does. A file system may move a directory file by file, as object
-stores do.
+good, writes the claim once more to say so, deletes the recent directories, and last both claims. The recent
+directories hold the rows until all files are in place, then the published ones do. A file system may move a directory
+file by file, as object stores do.
 """
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import unquote
 
-from penstock.spark.archive import PARTITIONS, RECENT, Batches, file_of, listed, place_of
+from penstock.spark.archive import Batches, exists, file_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CLAIM: Final = "_publishing"
-"""Name of the file; readers of Parquet ignore names with an underscore."""
+PUBLISHING: Final = "_publishing"
+"""Name of the claim; readers of Parquet ignore names with an underscore."""
+PUBLISHED: Final = "_published"
+"""Name of the same claim once all its files are in place. One of another claim means nothing."""
 CUT_OFF_SECONDS: Final = 60.0
 """Age of a claim from which it is no longer being written."""
 PASSING: Final = "FileNotFoundException", "ChecksumException"
@@ -29,7 +30,7 @@ PASSING: Final = "FileNotFoundException", "ChecksumException"
 
 @dataclass(frozen=True)
 class Claim:
-    """Micro-batches of a partition that are being published."""
+    """Micro-batches that are being published."""
 
     batches: Batches
     covered: Sequence[str]
@@ -37,7 +38,7 @@ class Claim:
     aside: str
     """The name of the directory in which the files were written."""
     files: Mapping[str, int]
-    """The size of each (bytes)."""
+    """The size of each (bytes), by its path below ``aside``."""
 
     @classmethod
     def of(cls, text: str | bytes) -> "Self | None":
@@ -52,47 +53,9 @@ class Claim:
     def __str__(self) -> str:
         return json.dumps(asdict(self) | {"batches": self.batches.name})
 
-    def is_whole(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether all files are in a directory with files of these ``sizes``."""
-        return self.files.items() <= sizes.items()
 
-
-def claims_of(spark: "SparkSession", directory: str, base: str) -> Iterator[tuple[str, Claim | None]]:
-    """Yield each partition with a claim, as ``date=.../namespace=...`` (or ``hour=...``), and the claim.
-
-    None stands for one that was cut off some time ago. One that is being written is left out.
-    """
-    columns = PARTITIONS[base]
-    root = f"{directory}/{RECENT[base]}"
-    for values in listed(spark, root, *columns, name=CLAIM):
-        place = place_of(columns, values)
-        files, path = file_of(spark, f"{root}/{place}/{CLAIM}")
-        claim = Claim.of(read_text(spark, f"{root}/{place}/{CLAIM}"))
-        if claim or (
-            files.exists(path)
-            and time.time() - files.getFileStatus(path).getModificationTime() / 1000 > CUT_OFF_SECONDS
-        ):
-            yield place, claim
-
-
-def is_published(spark: "SparkSession", directory: str, claim: Claim, seen: Iterable[str]) -> bool:
-    """Return whether all files of ``claim`` are whole in ``directory``, and were among the URLs ``seen`` before."""
-    end = "/".join(directory.split("/")[-3:])
-    names = {unquote(url).rpartition("/")[2] for url in seen if unquote(url).rpartition("/")[0].endswith(end)}
-    return claim.files.keys() <= names and claim.is_whole(files_in(spark, directory))
-
-
-def files_in(spark: "SparkSession", directory: str) -> dict[str, int]:
-    """Return the size (bytes) of each data file by its name; {} if there is no such directory."""
-    files, place = file_of(spark, directory)
-    if not files.exists(place):
-        return {}
-    found = {str(each.getPath().getName()): int(each.getLen()) for each in files.listStatus(place) if each.isFile()}
-    return {name: size for name, size in found.items() if not name.startswith(("_", "."))}
-
-
-def read_text(spark: "SparkSession", path: str) -> str:
-    """Return what a file holds; nothing if it is gone, or damaged."""
+def read_claim(spark: "SparkSession", path: str) -> Claim | None:
+    """Return the claim in a file; None if there is none, or it is damaged."""
     from py4j.protocol import Py4JJavaError
 
     java: Any = spark._jvm
@@ -100,22 +63,30 @@ def read_text(spark: "SparkSession", path: str) -> str:
     try:
         stream = files.open(place)
         try:
-            return str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return Claim.of(str(java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
         finally:
             stream.close()
     except Py4JJavaError as error:
         if any(word in str(error) for word in PASSING):
-            return ""
+            return None
         raise
 
 
-def write_claim(spark: "SparkSession", path: str, claim: Claim) -> bool:
-    """Write ``claim`` unless there is one; return whether it was written."""
+def is_cut_off(spark: "SparkSession", path: str) -> bool:
+    """Return whether there is a file that is no claim, and that nobody is writing."""
+    files, place = file_of(spark, path)
+    if read_claim(spark, path) or not exists(spark, path):
+        return False
+    return bool(time.time() - files.getFileStatus(place).getModificationTime() / 1000 > CUT_OFF_SECONDS)
+
+
+def write_claim(spark: "SparkSession", path: str, claim: Claim, *, again: bool = False) -> bool:
+    """Write ``claim`` unless there is one, or ``again``; return whether it was written."""
     from py4j.protocol import Py4JJavaError
 
     files, place = file_of(spark, path)
     try:
-        stream = files.create(place, False)
+        stream = files.create(place, again)
     except Py4JJavaError as error:
         if "FileAlreadyExistsException" in str(error):
             return False

@@ -1,14 +1,14 @@
 """Export of an archive's events to a Delta table, without Spark and Java.
 
-Rows and the note of what has been exported are one transaction of Delta: an application (``penstock:QUERY``) whose
-version is the first micro-batch that may still have rows to export. Later ones are compared with what is in the table,
-so nothing depends on when an export ended, or was killed. Two exports at a time have the same application, so Delta
-refuses the second commit.
+What is published below ``events`` never changes, so each directory is exported once, whole. Rows and the note of what
+has been exported are one transaction of Delta: an application (``penstock:QUERY``) whose version is the last
+micro-batch up to which the table has everything. The names of later directories are compared with what is in the
+table, so nothing depends on when an export ended, or was killed. Two exports at a time have the same application, so
+Delta refuses the second commit.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from itertools import chain, groupby
 from operator import attrgetter
@@ -23,14 +23,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from penstock.errors import PenstockError
-from penstock.spark.archive import DDL, Batches
-from penstock.spark.files import Part, parts_of
+from penstock.spark.archive import DDL
+from penstock.spark.files import Files, Part
 
 SETTLED_SECONDS: Final = 600.0
-"""A later micro-batch of this age proves that earlier ones can be seen, also through a network file system's cache."""
+"""A directory of this age proves that earlier ones can be seen, also through a network file system's cache."""
 APPLICATION: Final = "penstock"
 BATCH_ROWS: Final = 65_536
-MAX_READS: Final = 3
 TYPES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
     "int": pa.int32(),
@@ -41,44 +40,29 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "date": pa.date32(),
 }
 SCHEMA: Final = pa.schema([(name, TYPES[kind]) for name, kind in (word.split() for word in DDL.split(", "))])
-IDENTITY: Final = ("entry", "place")
 
 
 class ExportFailed(PenstockError):
     """The table cannot be written; the message says why, and nothing of the last step is in it."""
 
 
-def export(directory: str, target: str, say: Callable[[str], object] = lambda _: None) -> int:
-    """Append to the Delta table ``target`` the events that it lacks; return how many those are.
+def export(directory: str, target: str) -> int:
+    """Append to the Delta table ``target`` the published events that it lacks; return how many those are.
 
-    ``target`` is a directory or a URL; the table is made if nothing is there. Each day is one commit. ``say`` is called
-    if files were published meanwhile. Raise ``NoArchive``, ``ExportFailed``.
+    ``target`` is a directory or a URL; the table is made if nothing is there. Each day is one commit. Raise
+    ``NoArchive``, ``ExportFailed``.
     """
     newest = _newest(directory)
-    table = _table(target)
-    total = 0
-    for left in reversed(range(MAX_READS)):
-        try:
-            for rows in _days(directory, table, newest):
-                total += rows
-            break
-        except FileNotFoundError:
-            if not left:
-                raise ExportFailed(f"{directory}: files are published faster than they are read: try again") from None
-            say("files of the archive were published meanwhile: reading it again")
-    return total
+    return sum(_days(directory, _table(target), newest))
 
 
 def _newest(directory: str) -> dict[str, int]:
-    """Return the last settled micro-batch of each query: what came before it can be seen by now.
-
-    To be called before the files are listed. A pipeline writes its micro-batches one after another.
-    """
+    """Return the last micro-batch of each query up to which all can be seen. To be called before files are listed."""
     newest: dict[str, int] = {}
     settled = time() - SETTLED_SECONDS
-    for each in parts_of(directory):
+    for each in Files.of(directory).published:
         if each.batches and each.changed < settled:
-            newest[each.batches.query] = max(each.batches.last, newest.get(each.batches.query, 0))
+            newest[each.batches.query] = max(each.batches.last, newest.get(each.batches.query, -1))
     return newest
 
 
@@ -105,62 +89,38 @@ def _is_empty(path: Path) -> bool:
 
 def _days(directory: str, table: DeltaTable, newest: Mapping[str, int]) -> Iterator[int]:
     """Commit the missing events of one day after another; yield how many each has."""
-    parts = list(parts_of(directory))
+    parts = Files.of(directory).published
     queries = {each.batches.query for each in parts if each.batches}
-    former = {query: table.transaction_version(_application(query)) or 0 for query in queries}
-    new = [each for each in parts if each.batches is None or each.batches.last >= former[each.batches.query]]
-    seen = {query: max(former[query], newest.get(query, 0)) for query in queries}
+    former = {query: _version(table, query) for query in queries}
+    new = [each for each in parts if each.batches is None or each.batches.last > former[each.batches.query]]
+    seen = {query: max(former[query], newest.get(query, -1)) for query in queries}
     days = [(day, list(several)) for day, several in groupby(sorted(new, key=attrgetter("date")), attrgetter("date"))]
-    todo = [lacking for day, several in days if (lacking := list(_lacking(table, day, several)))]
+    todo = [lacking for day, several in days if (lacking := _lacking(table, day, several))]
     for number, lacking in enumerate(todo, 1):
         last = number == len(todo)
         yield _commit(table, _Rows(lacking), seen if last else former, even_without_rows=last and seen != former)
 
 
-def _lacking(table: DeltaTable, day: str, parts: Iterable[Part]) -> Iterator[tuple[Part, pa.Array | None]]:
-    """Yield those of ``parts``, of one day, that the table lacks; with the identities of rows that it has, if any."""
-    dataset, that_day = table.to_pyarrow_dataset(), pc.field("date") == date.fromisoformat(day)
-    known: dict[str, set[str]] = defaultdict(set)
-    for batch in dataset.to_batches(columns=["namespace", "batch"], filter=that_day):
+def _version(table: DeltaTable, query: str) -> int:
+    version = table.transaction_version(_application(query))
+    return -1 if version is None else int(version)
+
+
+def _lacking(table: DeltaTable, day: str, parts: Iterable[Part]) -> list[Part]:
+    """Return those of ``parts``, of one day, that the table lacks."""
+    that_day = pc.field("date") == date.fromisoformat(day)
+    known = set[tuple[str, str]]()
+    for batch in table.to_pyarrow_dataset().to_batches(columns=["namespace", "batch"], filter=that_day):
         names = pa.Table.from_batches([batch]).group_by(["namespace", "batch"]).aggregate([])
-        for namespace, name in zip(*(column.to_pylist() for column in names.columns), strict=True):
-            known[namespace].add(name)
-    for part in parts:
-        overlapping = {name for name in known[part.namespace] if _overlap(name, part)}
-        if any(_has_all(name, part) for name in overlapping):
-            continue
-        identities = None
-        if overlapping:
-            here = that_day & (pc.field("namespace") == part.namespace) & pc.field("batch").isin(sorted(overlapping))
-            identities = _identities(dataset.to_table(columns=[*IDENTITY], filter=here))
-        yield part, identities
-
-
-def _overlap(name: str, part: Part) -> bool:
-    """Return whether rows that were exported from the directory ``name`` may be in ``part``, too."""
-    former, now = Batches.of(name), part.batches
-    if former is None or now is None:
-        return name == part.batch
-    return former.query == now.query and former.first <= now.last and now.first <= former.last
-
-
-def _has_all(name: str, part: Part) -> bool:
-    """Return whether the directory ``name``, which is exported whole or not at all, had all rows of ``part``."""
-    former, now = Batches.of(name), part.batches
-    return former is not None and now is not None and former.covers(now)
-
-
-def _identities(rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """Return a string for each event of a namespace, which identifies it."""
-    found = pc.binary_join_element_wise(rows["entry"], pc.cast(rows["place"], pa.string()), "/")
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        known.update(zip(*(column.to_pylist() for column in names.columns), strict=True))
+    return [each for each in parts if (each.namespace, each.batch) not in known]
 
 
 class _Rows:
     """The rows to append, read file by file."""
 
-    def __init__(self, lacking: Iterable[tuple[Part, pa.Array | None]]) -> None:
-        self._lacking = lacking
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self._parts = parts
         self.count = 0
         """How many have been read."""
         self.error: Exception | None = None
@@ -183,15 +143,12 @@ class _Rows:
             raise
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        for part, exported in self._lacking:
+        for part in self._parts:
             for path in part.files:
                 with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
                     for batch in file.iter_batches(BATCH_ROWS):
-                        rows = _converted(batch, part)
-                        if exported is not None:
-                            rows = rows.filter(pc.invert(pc.is_in(_identities(rows), exported)))
-                        self.count += rows.num_rows
-                        yield rows
+                        self.count += batch.num_rows
+                        yield _converted(batch, part)
 
 
 def _converted(batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
@@ -215,7 +172,7 @@ def _application(query: str) -> str:
 def _commit(table: DeltaTable, rows: _Rows, versions: Mapping[str, int], *, even_without_rows: bool) -> int:
     """Append ``rows``, and note the ``versions``, in one transaction; return how many rows those are.
 
-    Raise ``FileNotFoundError``, ``ExportFailed``.
+    Raise ``ExportFailed``.
     """
     noted = [Transaction(APPLICATION, 0), *(Transaction(_application(query), n) for query, n in versions.items())]
     properties = CommitProperties(app_transactions=noted)
@@ -226,8 +183,6 @@ def _commit(table: DeltaTable, rows: _Rows, versions: Mapping[str, int], *, even
             reader = pa.RecordBatchReader.from_batches(SCHEMA, chain([first] if first is not None else [], batches))
             write_deltalake(table, reader, mode="append", commit_properties=properties)
     except (DeltaError, OSError, pa.ArrowException) as error:
-        if isinstance(rows.error, FileNotFoundError):
-            raise rows.error from None
         if isinstance(error, CommitFailedError):
             raise ExportFailed(f"another export has written meanwhile: try again ({_reason(error)})") from error
         raise ExportFailed(_reason(rows.error or error)) from error

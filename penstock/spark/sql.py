@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PenstockError
 from penstock.spark.archive import DDL
-from penstock.spark.files import files_of
+from penstock.spark.files import Files
 from penstock.spark.lifecycles import FAILURES, UNKNOWN
 from penstock.tracking.events import END_EVENTS
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MAX_READS: Final = 3
 TYPES: Final = {"string": "VARCHAR", "int": "INTEGER", "long": "BIGINT", "double": "DOUBLE", "timestamp": "TIMESTAMP"}
-PARTITIONS: Final = ("date", "namespace", "batch")
 
 
 class WrongQuery(PenstockError):
@@ -27,16 +26,25 @@ class WrongQuery(PenstockError):
 
 
 def connect(directory: str) -> "DuckDBPyConnection":
-    """Return a connection that has the views of an archive. Raise ``NoArchive``."""
+    """Return a connection that has the views of an archive. Raise ``NoArchive``.
+
+    If a query raises ``duckdb.IOException``, a file is gone that the pipeline has published meanwhile: connect again.
+    """
     import duckdb
 
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
-    _create_views(connection, files_of(directory))
+    files = Files.of(directory)
+    _create_views(
+        connection,
+        [file for each in files.published for file in each.files],
+        [file for names in files.recent.values() for file in names],
+    )
     return connection
 
 
-def _create_views(connection: "DuckDBPyConnection", files: Sequence[str]) -> None:
+def _selected(connection: "DuckDBPyConnection", files: Sequence[str]) -> str:
+    """Return a query for the columns of ``DDL`` in ``files``, which have the same columns in their paths."""
     columns = [word.split() for word in DDL.split(", ")]
     wanted = {name: TYPES.get(kind, "BLOB" if kind == "binary" else "DATE") for name, kind in columns}
     if files:
@@ -49,10 +57,14 @@ def _create_views(connection: "DuckDBPyConnection", files: Sequence[str]) -> Non
         f'"{name}"::{kind} AS "{name}"' if name in there else f'NULL::{kind} AS "{name}"'
         for name, kind in wanted.items()
     )
+    return f"SELECT {selected} FROM {source}"
+
+
+def _create_views(connection: "DuckDBPyConnection", *files: Sequence[str]) -> None:
     ends, failures, outcomes = (
         ", ".join(f"'{each}'" for each in words) for words in (END_EVENTS, FAILURES, ("done", "late", *FAILURES))
     )
-    connection.execute(f"CREATE VIEW events AS SELECT {selected} FROM {source}")
+    connection.execute("CREATE VIEW events AS " + " UNION ALL ".join(_selected(connection, some) for some in files))
     connection.execute(f"""
         CREATE VIEW messages AS
         SELECT namespace, id, any_value(xid) AS xid, any_value(queue) AS queue, max(attempt) AS attempts,

@@ -1,10 +1,11 @@
-"""Writer of the archive: Parquet files by date, namespace and micro-batch.
+"""Writer of the archive: Parquet files by micro-batch.
 
 A micro-batch that is repeated after a crash has the same rows and directories, so it replaces what it had written. The
 name of a directory has the id of the query, so that another query, with a checkpoint of its own, cannot replace it.
 """
 
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,15 +14,17 @@ from redis import Redis
 from penstock.errors import Unsuitable
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.archive import DDL, EVENTS, MALFORMED, RECENT, Batches, delete, overwrite
+from penstock.spark.archive import DDL, EVENTS, MALFORMED, PARTITIONS, RECENT, Batches, delete, overwrite
 from penstock.spark.masking import masked
 from penstock.spark.options import run
 from services.pipeline.rollups import Rollups
 from services.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+Place = tuple[str, tuple[str, ...]]
+"""A directory, and the columns of the directories above those of micro-batches."""
 _archived: Final = Script.read(Path(__file__).parent / "lua" / "archived.lua")
 
 
@@ -35,8 +38,9 @@ class Archive:
 
     def __init__(self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None) -> None:
         self._directory, self._redis, self._metric = settings.archive, redis, keys.metric("pipeline")
-        roots = [f"{settings.archive}/{root}" for root in (RECENT[EVENTS], EVENTS)]
-        self._events, self._elsewhere = roots if settings.merge_every else reversed(roots)
+        recent: Place = f"{settings.archive}/{RECENT[EVENTS]}", ()
+        published: Place = f"{settings.archive}/{EVENTS}", PARTITIONS[EVENTS]
+        self._here, self._elsewhere = (recent, published) if settings.merge_every else (published, recent)
         self._may_repeat = True
         """Whether the next micro-batch may have been written before, and elsewhere if ``mergeEvery`` has changed."""
         self._rollups, self._payloads, self._mask = rollups, settings.payloads, settings.mask
@@ -59,35 +63,36 @@ class Archive:
         if counted == number:
             return
         name = Batches(short(query), number, number).name
-        seen = Observation()
-        rows = batch.withColumn("date", F.to_date("at")).observe(
-            seen,
-            F.count("event").alias("events"),
-            F.count("malformed").alias("malformed"),
-            F.collect_set(F.when(F.col("malformed").isNull(), F.struct("date", "namespace"))).alias("places"),
-        )
-        events = rows.where("malformed is null").drop("malformed").withColumn("batch", F.lit(name))
+        directory, columns = self._here
+        good = F.col("malformed").isNull()
+        seen, counted_rows = Observation(), [F.count(each).alias(each) for each in ("event", "malformed")]
+        if columns:
+            counted_rows.append(F.collect_set(F.when(good, F.struct(*columns))).alias("places"))
+        rows = batch.withColumn("date", F.to_date("at")).observe(seen, *counted_rows)
+        events = rows.where(good).drop("malformed").withColumn("batch", F.lit(name))
         events = (
             masked(events, self._mask) if self._payloads else events.withColumn("message", F.lit(None).cast("binary"))
         )
         if self._may_repeat:
-            delete(batch.sparkSession, self._elsewhere, "date", "namespace", name=f"batch={name}")
+            elsewhere, others = self._elsewhere
+            delete(batch.sparkSession, elsewhere, *others, name=f"batch={name}")
             self._may_repeat = False
-        overwrite(events, self._events, "date", "namespace", "batch")
+        overwrite(events, directory, *columns, "batch")
         counts = seen.get
         if counts["malformed"]:
             aside = batch.where("malformed is not null").select("namespace", "entry", "malformed")
             overwrite(aside.withColumn("batch", F.lit(name)), f"{self._directory}/{MALFORMED}", "batch")
         late = 0
-        if self._rollups and counts["events"]:
-            late = self._rollups.add(self._written(batch, name, counts["places"]), query, number, name)
+        if self._rollups and counts["event"]:
+            written = self._written(batch.sparkSession, name, counts.get("places", [()]))
+            late = self._rollups.add(written, query, number, name)
         run(
             self._redis,
             _archived,
             metric=self._metric,
             query=query,
             batch=number,
-            events=counts["events"],
+            events=counts["event"],
             malformed=counts["malformed"],
             late=late,
             seconds=time.monotonic() - begun,
@@ -98,10 +103,15 @@ class Archive:
         known: list[bytes | None] = self._redis.hmget(self._metric, "query", "batch")  # type: ignore[assignment]
         return int(known[1] or -1) if known[0] == query.encode() else -1
 
-    def _written(self, batch: "DataFrame", name: str, places: list[Any]) -> "DataFrame":
+    def _written(self, spark: "SparkSession", name: str, places: Iterable[Sequence[Any]]) -> "DataFrame":
         """Read the batch from the archive: cheaper than to read it from Redis again, or to cache it."""
-        spark = batch.sparkSession
         escape: Any = spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName  # type: ignore[union-attr]
-        base = self._events
-        paths = [f"{base}/date={date}/namespace={escape(namespace)}/batch={name}" for date, namespace in places]
-        return spark.read.schema(DDL).option("basePath", base).parquet(*paths)
+        directory, columns = self._here
+        paths = [
+            "/".join(
+                [directory, *(f"{column}={escape(str(value))}" for column, value in zip(columns, place, strict=True))]
+            )
+            for place in places
+        ]
+        reader = spark.read.schema(DDL).option("basePath", directory)
+        return reader.parquet(*(f"{path}/batch={name}" for path in paths))

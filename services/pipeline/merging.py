@@ -1,137 +1,124 @@
-"""Publishing of recent rows: the directories of many micro-batches in one partition become one, which stays for good.
+"""Publishing of recent rows: those of many micro-batches become few files, which stay for good.
 
 The rows are written aside and counted, then claimed, then moved: see ``penstock.spark.claims``. The next merge finishes
 what was interrupted.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 from uuid import uuid4
 
 from penstock.errors import PenstockError
-from penstock.spark.archive import (
-    EVENTS,
-    MINUTES,
-    PARTITIONS,
-    RECENT,
-    SCHEMAS,
-    WRITING,
-    Batches,
-    exists,
-    file_of,
-    listed,
-    place_of,
-)
-from penstock.spark.claims import CLAIM, Claim, claims_of, files_in, write_claim
+from penstock.spark.archive import PARTITIONS, RECENT, SCHEMAS, WRITING, Batches, exists, file_of, listed
+from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim, is_cut_off, read_claim, write_claim
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MIN_DIRECTORIES: Final = 8
-"""Number of directories of a partition that are published at the next merge."""
-MAX_MERGES: Final = 4
-"""Number of the merge at which fewer are published, too."""
 FILE_ROWS: Final = 4_000_000
 """Maximum number of rows of a file: about 100 MB."""
 ASIDE: Final = "_merging"
-LASTS: Final = {EVENTS: timedelta(days=1), MINUTES: timedelta(hours=1)}
-"""The length of a partition in time from the moment in its first column."""
-GRACE: Final = timedelta(days=1)
 
 
 class Merger:
-    """Publishes rows of one archive. ``lateness``: seconds in which rows may come after the end of a partition."""
+    """Publishes rows of one archive."""
 
-    def __init__(self, spark: "SparkSession", directory: str, lateness: int) -> None:
-        self._spark, self._directory, self._lateness = spark, directory, timedelta(seconds=lateness)
-        self._merges = Counter[tuple[str, str]]()
-        """By partition, how many merges have found rows there and published none."""
+    def __init__(self, spark: "SparkSession", directory: str) -> None:
+        self._spark, self._directory = spark, directory
         self._finish_all()
         self._delete(f"{directory}/{ASIDE}")
 
-    def merge(self, query: str, counted: int, *, everything: bool = False) -> int:
-        """Publish the rows of partitions with many directories, or of ``everything``; return how many directories.
+    def merge(self, query: str, counted: int) -> int:
+        """Publish what is recent; return how many micro-batches had events.
 
         ``counted`` is the last counted micro-batch of ``query``: it and later ones may be written again.
         """
         self._finish_all()
         published = 0
-        for base in RECENT:
-            for place, batches in self._places(base):
-                settled = sorted(each for each in batches if each.query != query or each.last < counted)
-                self._merges[base, place] += bool(settled)
-                waited = self._merges[base, place] >= MAX_MERGES or everything or _is_over(base, place, self._lateness)
-                if len(settled) < (1 if waited else MIN_DIRECTORIES):
-                    continue
-                del self._merges[base, place]
-                for _, several in groupby(settled, attrgetter("query")):
-                    self._publish(base, place, list(several))
-                published += len(settled)
-            self._delete_empty(base)
+        for base, root in RECENT.items():
+            names = [name for (name,) in listed(self._spark, f"{self._directory}/{root}", "batch")]
+            found = sorted(each for name in names if (each := Batches.of(name)))
+            settled = [each for each in found if each.query != query or each.last < counted]
+            for _, several in groupby(settled, attrgetter("query")):
+                self._publish(base, list(several))
+            published = max(published, len(settled))
         return published
 
-    def _places(self, base: str) -> Iterator[tuple[str, set[Batches]]]:
-        """Yield each partition that has recent directories, with those."""
-        found: dict[str, set[Batches]] = defaultdict(set)
-        columns = PARTITIONS[base]
-        for *values, name in listed(self._spark, f"{self._directory}/{RECENT[base]}", *columns, "batch"):
-            if batches := Batches.of(name):
-                found[place_of(columns, values)].add(batches)
-        yield from found.items()
-
-    def _publish(self, base: str, place: str, several: Sequence[Batches]) -> None:
+    def _publish(self, base: str, several: Sequence[Batches]) -> None:
         """Write the rows of ``several`` aside, claim them, and move them."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        recent, name = f"{self._directory}/{RECENT[base]}/{place}", uuid4().hex
+        recent, name = f"{self._directory}/{RECENT[base]}", uuid4().hex
         aside = f"{self._directory}/{ASIDE}/{name}"
+        batches = Batches(several[0].query, several[0].first, several[-1].last)
         seen = Observation()
         rows = self._spark.read.schema(SCHEMAS[base]).parquet(*(f"{recent}/batch={each.name}" for each in several))
-        one = rows.drop(*PARTITIONS[base], "batch").observe(seen, F.count(F.lit(1)).alias("rows")).coalesce(1)
-        one.write.options(**WRITING, maxRecordsPerFile=FILE_ROWS).parquet(aside)
-        written = self._spark.read.parquet(aside).count()
-        if written != seen.get["rows"]:
-            raise PenstockError(f"{recent}: of {seen.get['rows']} rows {written} were written; nothing is published")
-        batches = Batches(several[0].query, several[0].first, several[-1].last)
-        claim = Claim(batches, [each.name for each in several], name, files_in(self._spark, aside))
-        if not write_claim(self._spark, f"{recent}/{CLAIM}", claim):
+        one = rows.drop("batch").observe(seen, F.count(F.lit(1)).alias("rows")).coalesce(1)
+        one.write.options(**WRITING, maxRecordsPerFile=FILE_ROWS).partitionBy(*PARTITIONS[base]).parquet(aside)
+        by_file = self._spark.read.parquet(aside).groupBy("_metadata.file_path", "_metadata.file_size").count()
+        written = by_file.collect()
+        if (count := sum(each["count"] for each in written)) != seen.get["rows"]:
+            raise PenstockError(f"{recent}: of {seen.get['rows']} rows {count} were written; nothing is published")
+        files = {unquote(each["file_path"]).partition(f"/{name}/")[2]: each["file_size"] for each in written}
+        claim = Claim(batches, [each.name for each in several], name, files)
+        if not write_claim(self._spark, f"{recent}/{PUBLISHING}", claim):
             raise PenstockError(f"{recent}: another pipeline publishes these events, too")
-        self._finish(base, place, claim)
+        self._finish(base, claim, again=False)
 
     def _finish_all(self) -> None:
         """Finish what is claimed."""
-        for base in RECENT:
-            for place, claim in claims_of(self._spark, self._directory, base):
-                self._finish(base, place, claim)
+        for base, root in RECENT.items():
+            path = f"{self._directory}/{root}/{PUBLISHING}"
+            if claim := read_claim(self._spark, path):
+                self._finish(base, claim, again=True)
+            elif is_cut_off(self._spark, path):
+                self._delete(path)
 
-    def _finish(self, base: str, place: str, claim: Claim | None) -> None:
-        """Move files into place; then delete the recent directories that have the same rows, and the claim."""
-        recent = f"{self._directory}/{RECENT[base]}/{place}"
-        if claim:
-            target = f"{self._directory}/{base}/{place}/batch={claim.batches.name}"
-            aside = f"{self._directory}/{ASIDE}/{claim.aside}"
-            begun = exists(self._spark, target)
-            if begun or exists(self._spark, aside):  # else another process has deleted it before it was claimed
-                self._move_all(aside, target, claim, begun=begun)
-                for name in claim.covered:
-                    self._delete(f"{recent}/batch={name}")
-                self._delete(aside)
-        self._delete(f"{recent}/{CLAIM}")
+    def _finish(self, base: str, claim: Claim, *, again: bool) -> None:
+        """Move files into place; then delete the recent directories that have the same rows, and the claim.
 
-    def _move_all(self, aside: str, target: str, claim: Claim, *, begun: bool) -> None:
-        if not begun:
-            self._move(aside, target)
-        for name, _ in claim.files.items() - files_in(self._spark, target).items():
-            self._delete(f"{target}/{name}")  # cut off
-            self._move(f"{aside}/{name}", f"{target}/{name}")
-        there = files_in(self._spark, target)
-        if not claim.is_whole(there):
-            raise PenstockError(f"{target} has {len(there)} of {len(claim.files)} files; nothing is deleted")
+        With ``again``, some may have been moved.
+        """
+        recent, aside = f"{self._directory}/{RECENT[base]}", f"{self._directory}/{ASIDE}/{claim.aside}"
+        whole = f"{recent}/{PUBLISHED}"
+        moved = again and read_claim(self._spark, whole) == claim
+        if moved or self._move_all(aside, f"{self._directory}/{base}", claim, again=again):
+            write_claim(self._spark, whole, claim, again=True)
+            for name in claim.covered:
+                self._delete(f"{recent}/batch={name}")
+            self._delete(aside)
+        self._delete(f"{recent}/{PUBLISHING}")  # first, for without it the other means nothing
+        self._delete(whole)
+
+    def _move_all(self, aside: str, below: str, claim: Claim, *, again: bool) -> bool:
+        """Move the files of ``claim`` from ``aside``; return False if another process has deleted it unclaimed."""
+        places = {
+            place: [file.rpartition("/")[2] for file in files]
+            for place, files in groupby(sorted(claim.files), lambda file: file.rpartition("/")[0])
+        }
+        targets = {place: f"{below}/{place}/batch={claim.batches.name}" for place in places}
+        begun = {place for place, target in targets.items() if again and exists(self._spark, target)}
+        if not begun and not exists(self._spark, aside):
+            return False
+        for place, target in targets.items():
+            if place not in begun:
+                self._move(f"{aside}/{place}", target)
+                continue
+            there = self._sizes(target)
+            for name in places[place]:
+                if there.get(name) != claim.files[f"{place}/{name}"]:
+                    self._delete(f"{target}/{name}")  # cut off
+                    self._move(f"{aside}/{place}/{name}", f"{target}/{name}")
+        return True
+
+    def _sizes(self, directory: str) -> dict[str, int]:
+        """Return the size (bytes) of each file by its name."""
+        files, place = file_of(self._spark, directory)
+        return {str(each.getPath().getName()): int(each.getLen()) for each in files.listStatus(place)}
 
     def _move(self, source: str, target: str) -> None:
         """Rename a directory or a file. This is not atomic everywhere: an object store copies file by file."""
@@ -144,21 +131,3 @@ class Merger:
     def _delete(self, path: str) -> None:
         files, place = file_of(self._spark, path)
         files.delete(place, True)
-
-    def _delete_empty(self, base: str) -> None:
-        """Delete the directories of days (or hours) that were over long ago, if nothing is left there."""
-        column = PARTITIONS[base][0]
-        for (value,) in listed(self._spark, f"{self._directory}/{RECENT[base]}", column):
-            path = f"{self._directory}/{RECENT[base]}/{column}={value}"
-            files, place = file_of(self._spark, path)
-            if (
-                _is_over(base, f"{column}={value}", self._lateness + GRACE)
-                and not files.getContentSummary(place).getFileCount()
-            ):
-                files.delete(place, True)
-
-
-def _is_over(base: str, place: str, lateness: timedelta) -> bool:
-    """Return whether a partition gets no more rows, not even late ones."""
-    start = datetime.fromisoformat(place.partition("/")[0].partition("=")[2]).replace(tzinfo=UTC)
-    return start + LASTS[base] + lateness <= datetime.now(UTC)

@@ -20,7 +20,7 @@ from redis import Redis
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.archive import MINUTES, RECENT, ROLLUPS, file_of, listed, overwrite, stored
+from penstock.spark.archive import MINUTES, MINUTES_DDL, RECENT, ROLLUPS, file_of, listed, overwrite, stored
 from penstock.spark.options import exchange
 from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows
 from penstock.spark.staging import checked
@@ -79,11 +79,8 @@ class Rollups:
         self._directory, self._rollups = directory, f"{directory}/{ROLLUPS}"
         self._guard = Lock()
         """Held while parts are added and while windows are closed."""
-        starts = [
-            datetime.strptime(hour, NAMES["hour"]).replace(tzinfo=UTC)
-            for root in (RECENT[MINUTES], MINUTES)
-            for (hour,) in listed(spark, f"{directory}/{root}", "hour")
-        ]
+        hours = {hour for (hour,) in listed(spark, f"{directory}/{MINUTES}", "hour")} | self._recent_hours()
+        starts = [datetime.strptime(hour, NAMES["hour"]).replace(tzinfo=UTC) for hour in hours]
         touched = {Window.of(size, start) for start in starts for size in ("hour", "day")}
         partitions = {
             size: set(listed(spark, f"{self._rollups}/size={size}", "date", "hour")) for size in ("hour", "day")
@@ -95,6 +92,14 @@ class Rollups:
         reopened_windows = {window for window in self._closed if window.name in reopened[window.size]}
         self._open = dict.fromkeys(touched - self._closed | reopened_windows, -float(lateness))
         """Windows to be closed, with the time of their last event (``time.monotonic``)."""
+
+    def _recent_hours(self) -> set[str]:
+        recent = f"{self._directory}/{RECENT[MINUTES]}"
+        if not listed(self._spark, recent, "batch"):
+            return set()
+        return {
+            hour for (hour,) in self._spark.read.schema(MINUTES_DDL).parquet(recent).select("hour").distinct().collect()
+        }
 
     def add(self, events: "DataFrame", query: str, batch: int, name: str) -> int:
         """Add the ``events`` of a micro-batch to parts and hashes, once. Return how many events are late."""
@@ -112,7 +117,7 @@ class Rollups:
             for window in reached & self._closed - self._open.keys():
                 self._mark(window, reopened=True)
             recent = f"{self._directory}/{RECENT[MINUTES]}"
-            overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), recent, "hour", "batch")
+            overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), recent, "batch")
             self._open |= dict.fromkeys(reached, time.monotonic())
             late = sum(count for window, count in touched.items() if window in self._closed)
         self._add_to_hashes(rows, query, batch)
@@ -152,7 +157,7 @@ class Rollups:
             now, quiet = datetime.now(UTC) - timedelta(seconds=self._lateness), time.monotonic() - self._lateness
             over = [window for window, last in self._open.items() if window.end <= now and last <= quiet]
             # By path: a filter would list all partitions of the archive.
-            hours = [f"hour={window.name}" for window in over if window.size == "hour"]
+            hours = [window.name for window in over if window.size == "hour"]
             days = [f"{self._rollups}/size=hour/date={window.name}" for window in over if window.size == "day"]
             if hours:
                 parts = stored(self._spark, self._directory, MINUTES, hours)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS: Final = 0.5
+DEFAULT_MERGE_SECONDS: Final = 900
+"""Time between two merges of parts of roll-ups if events are not merged."""
 AWAY: Final = ("redis.exceptions.ConnectionError", "redis.exceptions.TimeoutError", "redis.exceptions.BusyLoadingError")
 """Errors of a query whose server is away: the service waits then."""
 
@@ -75,7 +77,7 @@ async def _run(context: Context[Settings], spark: "SparkSession") -> None:
     with connect(settings.redis, name="penstock-pipeline") as redis:
         rollups = await asyncio.to_thread(_rollups, spark, settings, redis) if settings.rollups else None
         archive = Archive(settings, redis, context.required_keys, rollups)
-        merger = await asyncio.to_thread(Merger, spark, settings.archive, settings.lateness)
+        merger = await asyncio.to_thread(Merger, spark, settings.archive)
         query = await asyncio.to_thread(_begin, spark, settings, archive)
         tidying = asyncio.create_task(_tidy(context, query, archive, merger, rollups))
         try:
@@ -99,36 +101,31 @@ async def _tidy(
 ) -> None:
     """Close the roll-ups of windows that are over and publish recent rows, while ``query`` runs."""
     settings = context.settings
-    merged = time.monotonic()
-    if not settings.merge_every:
-        await _merge(context, merger, archive, query.id, everything=True)  # what is left from before
+    every = settings.merge_every or DEFAULT_MERGE_SECONDS  # parts of roll-ups are always merged
+    merged = time.monotonic() if settings.merge_every else -every  # what is left from before must not wait
     while context.running and await asyncio.to_thread(lambda: query.isActive):
         if rollups:
             await asyncio.to_thread(rollups.close)
-        if settings.merge_every and time.monotonic() - merged >= settings.merge_every:
+        if time.monotonic() - merged >= every:
             merged = time.monotonic()
             await _merge(context, merger, archive, query.id)
         await context.pause(POLL_SECONDS)
 
 
-async def _merge(
-    context: Context[Settings], merger: Merger, archive: Archive, query: str, *, everything: bool = False
-) -> None:
+async def _merge(context: Context[Settings], merger: Merger, archive: Archive, query: str) -> None:
     """Publish recent rows. A failure is logged: nothing is lost, and the next merge tries again."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     start, settings = time.monotonic(), context.settings
     try:
-        many = await asyncio.to_thread(
-            lambda: merger.merge(short(query), archive.counted(query), everything=everything)
-        )
+        many = await asyncio.to_thread(lambda: merger.merge(short(query), archive.counted(query)))
     except (PenstockError, Py4JError, PySparkException) as error:
         if context.running:
             context.log.warning("not merged", reason=reason_of_error(error, settings.archive))
     else:
         if many:
-            context.log.info("merged", directories=many, seconds=round(time.monotonic() - start, 3))
+            context.log.info("merged", batches=many, seconds=round(time.monotonic() - start, 3))
 
 
 def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis") -> Rollups:

@@ -1,6 +1,5 @@
 """penstock archive: other readers and Delta tables have each event once, whatever is published or killed meanwhile."""
 
-import os
 import random
 import shutil
 import signal
@@ -8,6 +7,7 @@ import sys
 from asyncio.subprocess import create_subprocess_exec
 from collections import Counter
 from collections.abc import Callable, Iterable
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -21,9 +21,9 @@ from deltalake import DeltaTable
 from penstock.errors import NoArchive
 from penstock.spark import delta, files
 from penstock.spark.archive import Batches
-from penstock.spark.claims import CLAIM, Claim
-from penstock.spark.delta import SETTLED_SECONDS, ExportFailed, export
-from penstock.spark.files import files_of, parts_of
+from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
+from penstock.spark.delta import ExportFailed, export
+from penstock.spark.files import Files
 from tests.support.commandline import penstock
 
 DAYS: Final = ("2026-11-21", "2026-11-22")
@@ -32,15 +32,15 @@ ROWS: Final = 3
 START: Final = 1_767_225_600_000_000
 
 
-def place(archive: Path, batch: str, day: str = DAYS[0], root: str = "recent") -> Path:
-    return archive / root / f"date={day}" / f"namespace={quote(SHOP, safe='')}" / f"batch={batch}"
+def place(archive: Path, batch: str, day: str = DAYS[0]) -> Path:
+    return archive / "events" / f"date={day}" / f"namespace={quote(SHOP, safe='')}" / f"batch={batch}"
 
 
 def name_of(first: int, last: int | None = None, query: str = "abc") -> str:
     return Batches(query, first, first if last is None else last).name
 
 
-def write(directory: Path, numbers: Iterable[int]) -> Path:
+def write(directory: Path, numbers: Iterable[int], **same: Any) -> Path:
     """Write a file with events of micro-batches, which have entries named after them."""
     entries = [f"{number}-{row}" for number in numbers for row in range(ROWS)]
     directory.mkdir(parents=True, exist_ok=True)
@@ -49,52 +49,58 @@ def write(directory: Path, numbers: Iterable[int]) -> Path:
         "place": pa.array([0] * len(entries), "int32"),
         "at": pa.array([START] * len(entries), pa.timestamp("us", "UTC")),
         "message": pa.array([b"\xff\x00"] * len(entries), "binary"),
+        **{name: [value] * len(entries) for name, value in same.items()},
     }
     pq.write_table(pa.table(columns), directory / f"part-{len([*directory.iterdir()])}.parquet")
     return directory
 
 
 def come(archive: Path, *numbers: int, query: str = "abc", days: Iterable[str] = DAYS) -> None:
+    """Write recent micro-batches."""
     for number in numbers:
         for day in days:
-            write(place(archive, name_of(number, query=query), day), [number])
+            directory = archive / "recent" / f"batch={name_of(number, query=query)}"
+            write(directory, [number], date=date.fromisoformat(day), namespace=SHOP)
 
 
 def merge(archive: Path, first: int, last: int, *, query: str = "abc", ends: bool = True) -> None:
-    """Publish the micro-batches from ``first`` to ``last``, as a pipeline does, for each day that has them."""
-    for day in archive.glob("recent/*/*"):
-        below = {path: batches for path in day.iterdir() if (batches := Batches.of(path.name[6:]))}
-        covered = [path for path, each in below.items() if each.query == query and first <= each.first <= last]
-        if not covered:
-            continue
-        rows = pa.concat_tables([pq.ParquetFile(file).read() for path in covered for file in path.glob("*.parquet")])
-        target = archive / "events" / day.relative_to(archive / "recent") / f"batch={name_of(first, last, query)}"
-        target.mkdir(parents=True)
-        pq.write_table(rows, target / "part-0.parquet")
-        size = (target / "part-0.parquet").stat().st_size
-        claim = Claim(
-            Batches(query, first, last), [path.name[6:] for path in covered], "aside", {"part-0.parquet": size}
-        )
-        (day / CLAIM).write_text(str(claim))
+    """Publish the micro-batches from ``first`` to ``last``, as a pipeline does."""
+    recent = archive / "recent"
+    names = [name_of(number, query=query) for number in range(first, last + 1)]
+    covered = [name for name in names if (recent / f"batch={name}").is_dir()]
+    if not covered:
+        return
+    found = [pq.ParquetFile(file).read() for name in covered for file in recent.glob(f"batch={name}/*.parquet")]
+    rows = pa.concat_tables(found)
+    (recent / PUBLISHING).write_text(str(Claim(Batches(query, first, last), covered, "aside", {})))
+    for day in DAYS:
+        of_day = rows.filter(pc.equal(rows["date"], date.fromisoformat(day)))
+        if of_day.num_rows:
+            target = place(archive, name_of(first, last, query), day)
+            target.mkdir(parents=True)
+            pq.write_table(of_day.drop_columns(["date", "namespace"]), target / "part-0.parquet")
     if ends:
         finish(archive)
 
 
 def finish(archive: Path) -> None:
     """Finish what is claimed."""
-    for file in archive.glob(f"recent/*/*/{CLAIM}"):
+    file = archive / "recent" / PUBLISHING
+    if file.exists():
         claim = Claim.of(file.read_text())
         assert claim
+        shutil.copy(file, file.with_name(PUBLISHED))
         for name in claim.covered:
             shutil.rmtree(file.parent / f"batch={name}", ignore_errors=True)
         file.unlink()
+        file.with_name(PUBLISHED).unlink()
 
 
-def settle(archive: Path) -> None:
-    """Make all directories so old that a pipeline has long written later ones."""
-    for path in archive.glob("*/*/*/batch=*"):
-        old = path.stat().st_mtime - SETTLED_SECONDS - 1
-        os.utime(path, (old, old))
+def publish(archive: Path, *numbers: int, query: str = "abc", days: Iterable[str] = DAYS) -> None:
+    """Publish each micro-batch alone."""
+    for number in numbers:
+        come(archive, number, query=query, days=days)
+        merge(archive, number, number, query=query)
 
 
 def once(*numbers: int, days: Iterable[str] = DAYS) -> Counter[tuple[str, ...]]:
@@ -102,11 +108,14 @@ def once(*numbers: int, days: Iterable[str] = DAYS) -> Counter[tuple[str, ...]]:
 
 
 def in_files(archive: Path) -> Counter[tuple[str, ...]]:
-    found = Counter[tuple[str, ...]]()
-    for part in parts_of(str(archive)):
+    listed, found = Files.of(str(archive)), Counter[tuple[str, ...]]()
+    for part in listed.published:
         for file in part.files:
             entries = pq.ParquetFile(file).read(["entry"])["entry"].to_pylist()
             found.update((part.date, part.namespace, entry) for entry in entries)
+    for file in (file for names in listed.recent.values() for file in names):
+        rows = pq.ParquetFile(file).read(["date", "namespace", "entry"]).to_pylist()
+        found.update((str(row["date"]), row["namespace"], row["entry"]) for row in rows)
     return found
 
 
@@ -115,12 +124,14 @@ def in_table(target: Path) -> Counter[tuple[str, ...]]:
     return Counter((str(row["date"]), row["namespace"], row["entry"]) for row in rows.to_pylist())
 
 
-async def test_an_export_appends_what_is_new_and_has_the_columns_of_the_archive(tmp_path: Path) -> None:
+async def test_an_export_appends_what_is_published_and_has_the_columns_of_the_archive(tmp_path: Path) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
     words = ("archive", "export", "--archive", archive, "--to", "delta", target)
-    come(archive, 0, 1)
+    publish(archive, 0, 1)
     assert (await penstock(*words, "--json")).json == {"exported": 12}
     come(archive, 2)
+    assert (await penstock(*words)).text == f"exported 0 events to {target}\n"
+    merge(archive, 2, 2)
     assert (await penstock(*words)).text == f"exported 6 events to {target}\n"
     assert (await penstock(*words)).text == f"exported 0 events to {target}\n"
     assert in_table(target) == once(0, 1, 2)
@@ -129,6 +140,9 @@ async def test_an_export_appends_what_is_new_and_has_the_columns_of_the_archive(
     assert set(rows["message"].to_pylist()) == {b"\xff\x00"}
     assert set(rows["xid"].to_pylist()) == {None}, "a column that files of an older version lack"
     assert pc.unique(rows["at"].cast("int64")).to_pylist() == [START]
+    missing = await penstock("archive", "export", "--archive", tmp_path / "none", "--to", "delta", tmp_path / "another")
+    assert (missing.status, "there is no archive" in missing.error) == (1, True)
+    assert not (tmp_path / "another").exists()
 
 
 async def test_without_deltalake_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,37 +156,22 @@ async def test_without_deltalake_the_extra_is_named(tmp_path: Path, monkeypatch:
     )
 
 
-async def test_files_are_listed_once_while_they_are_published(tmp_path: Path) -> None:
-    come(tmp_path, 0, 1, 2)
-    merge(tmp_path, 0, 1, ends=False)
-    listed = (await penstock("archive", "files", "--archive", tmp_path)).text.splitlines()
-    assert listed == (await penstock("archive", "files", "--archive", tmp_path, "--json")).json
-    assert [Path(file).parent.name for file in listed] == [
-        *2 * [f"batch={name_of(0, 1)}"],
-        *2 * [f"batch={name_of(2)}"],
-    ]
-    for command in (["files"], ["export", "--to", "delta", tmp_path / "table"]):
-        missing = await penstock("archive", *command, "--archive", tmp_path / "none")
-        assert (missing.status, "there is no archive" in missing.error) == (1, True)
-    assert not (tmp_path / "table").exists()
-
-
 @pytest.mark.parametrize("settled", [False, True])
-def test_published_files_add_only_what_had_not_been_exported(tmp_path: Path, settled: bool) -> None:
+def test_an_export_adds_only_what_had_not_been_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    if settled:
+        monkeypatch.setattr(delta, "SETTLED_SECONDS", -1)
     archive, target = tmp_path / "archive", tmp_path / "table"
-    come(archive, 0, 1, 2)
-    come(archive, 7, query="other")
-    if settled:
-        settle(archive)
+    publish(archive, 0, 1, 2)
+    publish(archive, 7, query="other")
     assert export(str(archive), str(target)) == 24
-    assert DeltaTable(target).transaction_version("penstock:abc") == (2 if settled else 0)
-    come(archive, 3, 4)
-    merge(archive, 0, 3)
-    if settled:
-        settle(archive)
+    assert DeltaTable(target).transaction_version("penstock:abc") == (2 if settled else -1)
+    come(archive, 3, 4, 5)
+    merge(archive, 3, 4)
     assert export(str(archive), str(target)) == 12
-    assert in_table(target) == in_files(archive) == once(0, 1, 2, 3, 4, 7)
-    merge(archive, 4, 4)
+    assert in_table(target) == once(0, 1, 2, 3, 4, 7)
+    assert in_files(archive) == once(0, 1, 2, 3, 4, 5, 7)
     table = DeltaTable(target)
     table.optimize.compact()
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
@@ -181,40 +180,39 @@ def test_published_files_add_only_what_had_not_been_exported(tmp_path: Path, set
     assert DeltaTable(target).version() == version
 
 
-def test_a_micro_batch_that_comes_late_to_one_day_is_exported(tmp_path: Path) -> None:
+def test_a_micro_batch_that_can_be_seen_late_in_one_day_is_exported(tmp_path: Path) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
-    come(archive, 0)
-    come(archive, 1, days=DAYS[:1])
+    publish(archive, 0, 1)
+    late = place(archive, name_of(1), DAYS[1]).rename(tmp_path / "late")
     export(str(archive), str(target))
-    come(archive, 1, days=DAYS[1:])
+    late.rename(place(archive, name_of(1), DAYS[1]))
     assert export(str(archive), str(target)) == ROWS
     assert in_table(target) == once(0, 1)
 
 
-def test_what_is_exported_need_not_be_compared_again_though_a_later_day_has_nothing_new(tmp_path: Path) -> None:
+def test_what_is_exported_need_not_be_compared_again_though_a_later_day_has_nothing_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
-    come(archive, 0, 1)
+    publish(archive, 0, 1)
     export(str(archive), str(target))
-    merge(archive, 0, 1)
-    come(archive, 2, 3, days=DAYS[:1])
-    settle(archive)
+    publish(archive, 2, 3, days=DAYS[:1])
+    monkeypatch.setattr(delta, "SETTLED_SECONDS", -1)
     assert export(str(archive), str(target)) == 2 * ROWS
     assert DeltaTable(target).transaction_version("penstock:abc") == 3
     assert in_table(target) == in_files(archive)
 
 
-def test_a_directory_of_another_name_may_grow(tmp_path: Path) -> None:
+def test_a_directory_of_another_name_is_exported_once(tmp_path: Path) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
-    mine = write(place(archive, "mine", root="events"), [0])
-    assert export(str(archive), str(target)) == ROWS
-    write(mine, [1])
+    write(place(archive, "mine"), [0])
     assert [export(str(archive), str(target)) for _ in range(2)] == [ROWS, 0]
-    assert in_table(target) == once(0, 1, days=DAYS[:1])
+    assert in_table(target) == once(0, days=DAYS[:1])
 
 
-def test_random_steps_leave_each_event_once(tmp_path: Path) -> None:
+def test_random_steps_leave_each_event_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive, target, chance = tmp_path / "archive", tmp_path / "table", random.Random(19)
-    known, published = 0, -1
+    known, published, whole = 0, -1, -1
     come(archive, known)
     for _ in range(25):
         step = chance.choice(("come", "come", "merge", "merge and leave", "settle", "export"))
@@ -222,15 +220,17 @@ def test_random_steps_leave_each_event_once(tmp_path: Path) -> None:
             known += 1
             come(archive, known)
         elif step == "settle":
-            settle(archive)
+            monkeypatch.setattr(delta, "SETTLED_SECONDS", -delta.SETTLED_SECONDS)
         elif step == "export":
             export(str(archive), str(target))
-            assert in_table(target) == once(*range(known + 1))
+            assert in_table(target) == once(*range(whole + 1))
         else:
             finish(archive)
             merge(archive, published + 1, known, ends=step == "merge")
-            published = known
+            whole, published = known if step == "merge" else published, known
         assert in_files(archive) == once(*range(known + 1)), step
+    finish(archive)
+    merge(archive, published + 1, known)
     export(str(archive), str(target))
     assert in_table(target) == once(*range(known + 1))
 
@@ -261,8 +261,7 @@ delta.export(archive, target)
 @pytest.mark.parametrize("moment", ["create", "read", "commit", "next"])
 async def test_an_export_that_was_killed_is_repeated(tmp_path: Path, moment: str) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
-    come(archive, 0, 1, 2)
-    settle(archive)
+    publish(archive, 0, 1, 2)
     process = await create_subprocess_exec(sys.executable, "-c", KILLED, archive, target, moment)
     assert await process.wait() == -signal.SIGKILL
     there = in_table(target) if moment != "create" else Counter()
@@ -270,8 +269,6 @@ async def test_an_export_that_was_killed_is_repeated(tmp_path: Path, moment: str
         (target / "_delta_log").mkdir(parents=True)
         (target / "_delta_log" / "_commit_1.json.tmp").touch()
     assert there == (once(0, 1, 2, days=DAYS[:1]) if moment == "next" else Counter())
-    if moment != "next":
-        merge(archive, 0, 2)
     export(str(archive), str(target))
     assert in_table(target) == once(0, 1, 2)
 
@@ -280,7 +277,7 @@ def test_of_two_exports_at_a_time_one_fails_and_each_event_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive, target, commit = tmp_path / "archive", tmp_path / "table", delta._commit
-    come(archive, 0)
+    publish(archive, 0)
 
     def late(table: DeltaTable, *words: Any, **named: Any) -> None:
         monkeypatch.setattr(delta, "_commit", commit)
@@ -308,22 +305,24 @@ def after(function: Callable[..., Any], calls: int, act: Callable[[], object]) -
     return called
 
 
-def test_an_export_during_a_merge_reads_again_and_has_nothing_twice(
+def test_an_export_during_a_merge_leaves_to_the_next_one_what_is_not_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive, target, said = tmp_path / "archive", tmp_path / "table", list[str]()
-    come(archive, 0, 1, 2)
-    monkeypatch.setattr(delta, "_converted", after(delta._converted, 2, lambda: merge(archive, 0, 2)))
-    assert export(str(archive), str(target), said.append) == 18
-    assert said == ["files of the archive were published meanwhile: reading it again"]
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    publish(archive, 0)
+    come(archive, 1, 2)
+    monkeypatch.setattr(delta, "_table", after(delta._table, 1, lambda: merge(archive, 1, 2, ends=False)))
+    assert export(str(archive), str(target)) == 6
+    finish(archive)
+    assert export(str(archive), str(target)) == 12
     assert in_table(target) == once(0, 1, 2)
 
 
 def test_a_damaged_file_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
-    come(archive, 0)
+    publish(archive, 0)
     export(str(archive), str(target))
-    come(archive, 1, 2)
+    publish(archive, 1, 2)
     [file] = place(archive, name_of(2)).glob("*.parquet")
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
@@ -358,19 +357,18 @@ def test_a_merge_while_files_are_listed_hides_none(tmp_path: Path, monkeypatch: 
     assert in_files(tmp_path) == once(0, 1, 2)
 
 
-def test_what_is_claimed_counts_below_events_once_all_its_files_are_whole(tmp_path: Path) -> None:
-    come(tmp_path, 0, 1, days=DAYS[:1])
+def test_what_is_claimed_counts_below_events_once_that_is_said(tmp_path: Path) -> None:
+    come(tmp_path, 0, 1)
     merge(tmp_path, 0, 1, ends=False)
-    published = place(tmp_path, name_of(0, 1), root="events")
-    recent = {place(tmp_path, name_of(number)) for number in (0, 1)}
-    file, whole = published / "part-0.parquet", (published / "part-0.parquet").read_bytes()
-    for content, counts in ((whole, {published}), (whole[:-9], recent), (None, recent), (whole, {published})):
-        file.unlink(missing_ok=True)
-        if content:
-            file.write_bytes(content)
-        assert {Path(each).parent for each in files_of(str(tmp_path))} == counts
-    claim = place(tmp_path, "", root="recent").parent / CLAIM
-    text = claim.read_text()
-    shutil.rmtree(published)
+    claim = tmp_path / "recent" / PUBLISHING
+    text, whole = claim.read_text(), claim.with_name(PUBLISHED)
+    another = str(Claim(Batches("abc", 0, 1), [name_of(0), name_of(1)], "another", {}))
+    for said, counts in ((None, False), (text, True), (another, False), (text[:-9], False)):
+        whole.unlink(missing_ok=True)
+        if said:
+            whole.write_text(said)
+        listed = Files.of(str(tmp_path))
+        assert ({*listed.recent}, len(listed.published)) == ((set(), 2) if counts else ({name_of(0), name_of(1)}, 0))
+    shutil.rmtree(tmp_path / "events")
     claim.write_text(text[:-9])
-    assert {Path(each).parent for each in files_of(str(tmp_path))} == recent, "it was cut off, so nothing is published"
+    assert in_files(tmp_path) == once(0, 1), "it was cut off, so nothing is published"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from penstock.spark.archive import Batches
-from penstock.spark.claims import CLAIM, Claim
+from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
 from tests.support.commandline import penstock
 
 duckdb = pytest.importorskip("duckdb")
@@ -45,9 +45,10 @@ LIFE = [
 ]
 
 
-def write(archive: Path, rows: Sequence[Row], batch: str, namespace: str = "shop:a b", root: str = "events") -> Path:
-    """Write events as the pipeline does, as one directory of micro-batches; return it."""
-    place = archive / root / "date=2026-11-21" / f"namespace={quote(namespace, safe=' ')}" / f"batch={batch}"
+def write(archive: Path, rows: Sequence[Row], batch: str, namespace: str = "shop:a b", *, recent: bool = False) -> None:
+    """Write events as the pipeline does, as one directory of micro-batches."""
+    below = "recent" if recent else f"events/date=2026-11-21/namespace={quote(namespace, safe=' ')}"
+    place = archive / below / f"batch={batch}"
     place.mkdir(parents=True)
     with duckdb.connect() as connection:
         connection.execute(
@@ -70,8 +71,8 @@ def write(archive: Path, rows: Sequence[Row], batch: str, namespace: str = "shop
                 row.seconds,
             ]
             connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-        connection.execute(f"COPY rows TO '{place}/part-0.parquet'")
-    return place
+        more = f", DATE '2026-11-21' AS date, '{namespace}' AS namespace" if recent else ""
+        connection.execute(f"COPY (SELECT *{more} FROM rows) TO '{place}/part-0.parquet'")
 
 
 async def asked(archive: Path, query: str) -> Any:
@@ -106,15 +107,17 @@ async def test_messages_attempts_response_times_and_dead_letters_are_views(tmp_p
 
 
 async def test_each_event_counts_once_while_directories_are_published(tmp_path: Path) -> None:
-    for number, row in enumerate(LIFE):
-        write(tmp_path, [row], f"abc-{number:09d}", root="recent")
-    published = write(tmp_path, LIFE[:5], "abc-000000000..000000004")
-    size = (published / "part-0.parquet").stat().st_size
-    claim = tmp_path / "recent" / published.relative_to(tmp_path / "events").parent / CLAIM
-    for files in ({"part-0.parquet": size}, {"part-0.parquet": size, "part-1.parquet": 1}):
-        claim.write_text(str(Claim(Batches("abc", 0, 4), [f"abc-{number:09d}" for number in range(5)], "aside", files)))
-        [found] = await asked(tmp_path, 'select count(*) as events, count(distinct "at") as times from events')
-        assert found == {"events": len(LIFE), "times": len({row.at for row in LIFE})}
+    names = [f"abc-{number:09d}" for number in range(len(LIFE))]
+    for name, row in zip(names, LIFE, strict=True):
+        write(tmp_path, [row], name, recent=True)
+    count = 'select namespace, count(*) as events, count(distinct "at") as times from events group by all'
+    every = [{"namespace": "shop:a b", "events": len(LIFE), "times": len({row.at for row in LIFE})}]
+    assert await asked(tmp_path, count) == every
+    write(tmp_path, LIFE[:5], "abc-000000000..000000004")
+    claim = str(Claim(Batches("abc", 0, 4), names[:5], "aside", {}))
+    for name in (PUBLISHING, PUBLISHED):
+        (tmp_path / "recent" / name).write_text(claim)
+        assert await asked(tmp_path, count) == every
 
 
 async def test_without_a_query_the_views_are_shown_and_a_table_says_what_it_leaves_out(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def write(spark: "SparkSession", place: Path, *batches: Batches, at: datetime = 
         for namespace in NAMES
     ]
     rows = spark.createDataFrame(records, DDL).drop(without)
-    overwrite(rows, str(place / RECENT[EVENTS]), "date", "namespace", "batch")
+    overwrite(rows, str(place / RECENT[EVENTS]), "batch")
 
 
 def ids(spark: "SparkSession", place: Path) -> Counter[tuple[str, str]]:

@@ -1,10 +1,11 @@
 """Helpers for tests of the pipeline: its keys and its archive."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from penstock.keys import Keys
-from penstock.spark.files import files_of
+from penstock.spark.files import Files
 
 TIMEOUT_SECONDS = 300
 """Longest wait; enough for Spark to start beside others."""
@@ -17,7 +18,9 @@ def archived(redis: Any) -> int:
 
 def events_in(place: Path) -> list[dict[str, Any]]:
     """Return every row of the archive, sorted by namespace and number."""
-    rows = table(files_of(str(place / "archive")))
+    files = Files.of(str(place / "archive"))
+    lists = ([file for part in files.published for file in part.files], [*chain(*files.recent.values())])
+    rows = [row for some in lists if some for row in table(some)]
     return sorted(rows, key=lambda row: (row["namespace"], row["number"] or 0, row["entry"]))
 
 

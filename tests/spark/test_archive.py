@@ -1,5 +1,6 @@
 """The archive: many micro-batches are published together, and each row is read once."""
 
+import os
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from penstock.spark.archive import DDL, EVENTS, MINUTES, RECENT, Batches, events
 from penstock.spark.reasons import reason_of_error
 from services.pipeline import merging
 from services.pipeline.archive import Archive
-from services.pipeline.merging import MAX_MERGES, MIN_DIRECTORIES, Merger
+from services.pipeline.merging import Merger
 from services.pipeline.settings import Settings
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.micro_batches import NAMES, NOW, directories, expected, ids, small, write
@@ -24,52 +25,37 @@ from tests.spark.micro_batches import NAMES, NOW, directories, expected, ids, sm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LONG_AGO: Final = NOW - timedelta(days=30)
+MANY: Final = 8
 
 
-def test_many_micro_batches_become_one_directory_without_losing_a_row(spark: "SparkSession", tmp_path: Path) -> None:
-    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES + 2)))
-    merger = Merger(spark, str(tmp_path), 0)
-    assert merger.merge("abcdef12", MIN_DIRECTORIES - 1) == 0, "seven of them have settled"
-    assert merger.merge("abcdef12", MIN_DIRECTORIES) == len(NAMES) * MIN_DIRECTORIES
-    assert merger.merge("abcdef12", MIN_DIRECTORIES) == 0
-    left = [f"batch={small(number).name}" for number in (MIN_DIRECTORIES, MIN_DIRECTORIES + 1)]
-    assert [each.name for each in directories(tmp_path)] == 2 * [f"batch=abcdef12-000000000..{MIN_DIRECTORIES - 1:09d}"]
-    assert [each.name for each in directories(tmp_path, RECENT[EVENTS])] == 2 * left
-    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES + 2))
-
-
-@pytest.mark.parametrize("over", [True, False])
-def test_few_micro_batches_are_published_once_the_day_is_over_or_some_merges_later(
-    spark: "SparkSession", tmp_path: Path, over: bool
+def test_many_micro_batches_become_one_directory_of_each_place_without_losing_a_row(
+    spark: "SparkSession", tmp_path: Path
 ) -> None:
-    write(spark, tmp_path, small(0), small(1), at=LONG_AGO)
-    merger = Merger(spark, str(tmp_path), 0 if over else 40 * 86_400)
-    published = [merger.merge("abcdef12", 9) for _ in range(MAX_MERGES)]
-    assert published == ([4, 0, 0, 0] if over else [0, 0, 0, 4])
-    assert {each.name for each in directories(tmp_path)} == {"batch=abcdef12-000000000..000000001"}
-    assert [*tmp_path.glob(f"{RECENT[EVENTS]}/*")] == ([] if over else [tmp_path / f"recent/date={LONG_AGO.date()}"])
-    assert ids(spark, tmp_path) == expected(0, 1)
-
-
-def test_everything_is_published_when_that_is_asked(spark: "SparkSession", tmp_path: Path) -> None:
-    write(spark, tmp_path, small(0), small(1), small(2))
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", 2, everything=True) == 4
-    assert ids(spark, tmp_path) == expected(0, 1, 2)
-    assert {each.name for each in directories(tmp_path, RECENT[EVENTS])} == {f"batch={small(2).name}"}
+    write(spark, tmp_path, small(0), small(1), at=NOW - timedelta(days=30))
+    write(spark, tmp_path, *map(small, range(2, MANY + 2)))
+    merger = Merger(spark, str(tmp_path))
+    assert [merger.merge("abcdef12", MANY) for _ in range(2)] == [MANY, 0]
+    left = [f"batch={small(number).name}" for number in (MANY, MANY + 1)]
+    found = directories(tmp_path)
+    assert {each.name for each in found} == {f"batch=abcdef12-000000000..{MANY - 1:09d}"}
+    assert len({each.parent for each in found}) == len(found) == 2 * len(NAMES)
+    assert [each.name for each in directories(tmp_path, RECENT[EVENTS])] == left
+    assert ids(spark, tmp_path) == expected(*range(MANY + 2))
+    assert [merger.merge("abcdef12", MANY + 1) for _ in range(2)] == [1, 0], "a single one has settled since"
+    assert ids(spark, tmp_path) == expected(*range(MANY + 2))
 
 
 def test_rows_with_former_timestamps_are_read_and_merged_with_the_rest(spark: "SparkSession", tmp_path: Path) -> None:
     form = "spark.sql.parquet.outputTimestampType"
     former = spark.conf.get(form)
     spark.conf.set(form, "INT96")
-    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES - 1)))
+    write(spark, tmp_path, *map(small, range(MANY - 1)))
     spark.conf.set(form, str(former))
-    write(spark, tmp_path, small(MIN_DIRECTORIES - 1))
+    write(spark, tmp_path, small(MANY - 1))
     files = [pq.ParquetFile(file) for file in tmp_path.glob(f"{RECENT[EVENTS]}/**/*.parquet")]
     assert {file.schema.column(6).physical_type for file in files} == {"INT96", "INT64"}
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
-    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES))
+    assert Merger(spark, str(tmp_path)).merge("abcdef12", MANY)
+    assert ids(spark, tmp_path) == expected(*range(MANY))
     columns = [pq.ParquetFile(file).metadata.row_group(0).column(6) for file in tmp_path.glob(f"{EVENTS}/**/*.parquet")]
     assert {(column.path_in_schema, column.statistics.min, column.statistics.max) for column in columns} == {
         ("at", NOW, NOW)
@@ -79,28 +65,30 @@ def test_rows_with_former_timestamps_are_read_and_merged_with_the_rest(spark: "S
 def test_an_archive_without_the_column_extra_is_read_and_merged_with_the_rest(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES - 1)), without="extra")
+    write(spark, tmp_path, *map(small, range(MANY - 1)), without="extra")
     assert {row.extra for row in events(spark, str(tmp_path)).collect()} == {None}
-    write(spark, tmp_path, small(MIN_DIRECTORIES - 1))
-    before = Counter({None: len(NAMES) * 3 * (MIN_DIRECTORIES - 1), '{"node": "a"}': len(NAMES) * 3})
+    write(spark, tmp_path, small(MANY - 1))
+    before = Counter({None: len(NAMES) * 3 * (MANY - 1), '{"node": "a"}': len(NAMES) * 3})
     assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
+    assert Merger(spark, str(tmp_path)).merge("abcdef12", MANY)
     assert Counter(row.extra for row in events(spark, str(tmp_path)).collect()) == before
 
 
 def test_batches_of_another_query_and_what_a_pipeline_did_not_write_stay_apart(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    others = [small(100 + number, "12345678") for number in range(MIN_DIRECTORIES)]
-    write(spark, tmp_path, *map(small, [*range(MIN_DIRECTORIES), 200]), *others)
-    for namespace in tmp_path.glob(f"{RECENT[EVENTS]}/*/*"):
-        (tmp_path / EVENTS / namespace.relative_to(tmp_path / RECENT[EVENTS])).mkdir(parents=True)
-        mine = tmp_path / EVENTS / namespace.relative_to(tmp_path / RECENT[EVENTS]) / "batch=mine"
-        (namespace / f"batch={small(200).name}").rename(mine)
-    Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
+    others = [small(100 + number, "12345678") for number in range(MANY)]
+    write(spark, tmp_path, *map(small, range(MANY)), *others)
+    write(spark, tmp_path / "mine", small(200))
+    Merger(spark, str(tmp_path / "mine")).merge("", 0)
+    for path in directories(tmp_path / "mine"):
+        target = tmp_path / path.relative_to(tmp_path / "mine").parent
+        target.mkdir(parents=True)
+        path.rename(target / "batch=mine")
+    Merger(spark, str(tmp_path)).merge("abcdef12", MANY)
     names = {"abcdef12-000000000..000000007", "12345678-000000100..000000107", "mine"}
     assert {each.name.removeprefix("batch=") for each in directories(tmp_path)} == names
-    assert ids(spark, tmp_path) == expected(*range(MIN_DIRECTORIES), *range(100, 100 + MIN_DIRECTORIES), 200)
+    assert ids(spark, tmp_path) == expected(*range(MANY), *range(100, 100 + MANY), 200)
 
 
 def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
@@ -109,27 +97,27 @@ def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSessi
 
     rows = now_and_before()[2][1:]
     rollups = Rollups(spark, str(tmp_path), here, KEPT, 0)
-    for number in range(MIN_DIRECTORIES):
+    for number in range(MANY):
         rollups.add(frame(spark, rows), "abcdef12", number, small(number).name)
     before = rolled_up(spark, str(tmp_path), "hour").collect()
-    assert Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES) == MIN_DIRECTORIES
+    assert Merger(spark, str(tmp_path)).merge("abcdef12", MANY) == MANY
     assert [each.name for each in directories(tmp_path, MINUTES)] == ["batch=abcdef12-000000000..000000007"]
     assert rolled_up(spark, str(tmp_path), "hour").collect() == before
     Rollups(spark, str(tmp_path), here, KEPT, 0).close()
     hours = spark.read.parquet(str(tmp_path / "rollups")).where("size = 'hour'").collect()
-    assert [row["count"] for row in hours] == [MIN_DIRECTORIES]
+    assert [row["count"] for row in hours] == [MANY]
 
 
 def test_a_merge_that_has_not_written_all_rows_publishes_nothing(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql import Observation
 
-    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
+    write(spark, tmp_path, *map(small, range(MANY)))
     before = directories(tmp_path, RECENT[EVENTS])
-    monkeypatch.setattr(DataFrame, "count", lambda _: 23)
-    with pytest.raises(PenstockError, match=r"of 24 rows 23 were written; nothing is published"):
-        Merger(spark, str(tmp_path), 0).merge("abcdef12", MIN_DIRECTORIES)
+    monkeypatch.setattr(Observation, "get", {"rows": 49})
+    with pytest.raises(PenstockError, match=r"of 49 rows 48 were written; nothing is published"):
+        Merger(spark, str(tmp_path)).merge("abcdef12", MANY)
     assert directories(tmp_path, RECENT[EVENTS]) == before
     assert directories(tmp_path) == []
 
@@ -138,45 +126,58 @@ def test_a_claim_whose_files_another_process_has_deleted_is_void(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(spark, tmp_path, small(0), small(1))
-    merger, claim = Merger(spark, str(tmp_path), 0), claims.write_claim
+    merger, claim = Merger(spark, str(tmp_path)), claims.write_claim
 
-    def late(*words: Any) -> bool:
-        Merger(spark, str(tmp_path), 0)
-        return claim(*words)
+    def late(*words: Any, **named: Any) -> bool:
+        Merger(spark, str(tmp_path))
+        return claim(*words, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(merging, "write_claim", late)
-        merger.merge("abcdef12", 2, everything=True)
+        merger.merge("abcdef12", 2)
     assert directories(tmp_path) == []
     assert ids(spark, tmp_path) == expected(0, 1)
-    assert merger.merge("abcdef12", 2, everything=True) == 4
+    assert merger.merge("abcdef12", 2) == 2
     assert ids(spark, tmp_path) == expected(0, 1)
 
 
 def test_a_claim_of_another_pipeline_is_respected_and_finished(spark: "SparkSession", tmp_path: Path) -> None:
     write(spark, tmp_path, small(0), small(1))
-    place = next(tmp_path.glob("recent/*/*"))
-    other = claims.Claim(Batches("abcdef12", 0, 0), [small(0).name], "other", {"part-0.zstd.parquet": 5})
-    (tmp_path / "_merging/other").mkdir(parents=True)
-    (tmp_path / "_merging/other/part-0.zstd.parquet").write_bytes(b"whole")
-    assert claims.write_claim(spark, f"{place}/{claims.CLAIM}", other)
-    assert not claims.write_claim(spark, f"{place}/{claims.CLAIM}", other)
-    Merger(spark, str(tmp_path), 0)
-    assert [*tmp_path.glob(f"{EVENTS}/*/*/*/*.parquet")]
-    assert [each.name for each in place.glob("batch=*")] == [f"batch={small(1).name}"]
+    place = "date=2026-11-21/namespace=shop"
+    other = claims.Claim(Batches("abcdef12", 0, 0), [small(0).name], "other", {f"{place}/part-0.parquet": 5})
+    (tmp_path / "_merging/other" / place).mkdir(parents=True)
+    (tmp_path / "_merging/other" / place / "part-0.parquet").write_bytes(b"whole")
+    claim = f"{tmp_path}/{RECENT[EVENTS]}/{claims.PUBLISHING}"
+    assert [claims.write_claim(spark, claim, other) for _ in range(2)] == [True, False]
+    Merger(spark, str(tmp_path))
+    assert (tmp_path / EVENTS / place / "batch=abcdef12-000000000/part-0.parquet").read_bytes() == b"whole"
+    assert [each.name for each in directories(tmp_path, RECENT[EVENTS])] == [f"batch={small(1).name}"]
+
+
+def test_a_claim_that_was_cut_off_is_void_once_nobody_writes_it(spark: "SparkSession", tmp_path: Path) -> None:
+    write(spark, tmp_path, small(0), small(1))
+    claim = tmp_path / RECENT[EVENTS] / claims.PUBLISHING
+    claim.write_text("{")
+    with pytest.raises(PenstockError, match="another pipeline publishes these events, too"):
+        Merger(spark, str(tmp_path)).merge("abcdef12", 2)
+    assert ids(spark, tmp_path) == expected(0, 1)
+    old = claim.stat().st_mtime - claims.CUT_OFF_SECONDS - 1
+    os.utime(claim, (old, old))
+    assert Merger(spark, str(tmp_path)).merge("abcdef12", 2) == 2
+    assert ids(spark, tmp_path) == expected(0, 1)
 
 
 def test_a_read_during_a_merge_is_repeated(
     spark: "SparkSession", tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(spark, tmp_path, *map(small, range(MIN_DIRECTORIES)))
-    merger, counts = Merger(spark, str(tmp_path), 0), list[int]()
+    write(spark, tmp_path, *map(small, range(MANY)))
+    merger, counts = Merger(spark, str(tmp_path)), list[int]()
     for reading in retry_reads():
         with reading:
             rows = events(spark, str(tmp_path))
-            merger.merge("abcdef12", MIN_DIRECTORIES)
+            merger.merge("abcdef12", MANY)
             counts.append(len(rows.collect()))
-    assert counts == [expected(*range(MIN_DIRECTORIES)).total()]
+    assert counts == [expected(*range(MANY)).total()]
     assert capfd.readouterr().err.count("files of the archive were published meanwhile: reading it again") == 1
 
 
@@ -201,6 +202,19 @@ def test_missing_files_are_reported(spark: "SparkSession", tmp_path: Path) -> No
     assert "does not exist" in reason_of_error(raised.value)
 
 
+def test_a_byte_that_the_disk_has_changed_is_no_other_value(spark: "SparkSession", tmp_path: Path) -> None:
+    from py4j.protocol import Py4JError
+
+    write(spark, tmp_path, small(0))
+    file = next(tmp_path.rglob("*.parquet"))
+    content, column = bytearray(file.read_bytes()), pq.ParquetFile(file).metadata.row_group(0).column(0)
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1  # in what entries are
+    file.write_bytes(content)
+    with pytest.raises(Py4JError) as raised:
+        events(spark, str(tmp_path)).collect()
+    assert "CRC checksum verification failed" in str(raised.value)
+
+
 @pytest.mark.parametrize("before", [0, 900])
 def test_a_micro_batch_that_is_repeated_after_merge_every_has_changed_is_there_once(
     spark: "SparkSession", tmp_path: Path, here: Any, before: int
@@ -221,7 +235,8 @@ def test_a_micro_batch_that_is_repeated_after_merge_every_has_changed_is_there_o
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
     assert ids(spark, tmp_path) == expected(0)
-    assert len(directories(tmp_path, EVENTS if before else RECENT[EVENTS])) == len(NAMES)
+    there = [len(directories(tmp_path, base)) for base in (EVENTS, RECENT[EVENTS])]
+    assert there == ([len(NAMES), 0] if before else [0, 1])
 
 
 def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", tmp_path: Path, here: Any) -> None:

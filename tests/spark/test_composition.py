@@ -10,8 +10,8 @@ import pytest
 from compose.cluster.node import node
 from penstock.errors import Unsuitable
 from penstock.ports import free_port
-from penstock.spark.files import files_of
 from tests.spark import pytestmark  # noqa: F401
+from tests.spark.pipelines import events_in
 from tests.support.commandline import penstock
 from tests.support.demos import ROOT
 from tests.support.shell import Shell
@@ -59,10 +59,7 @@ def test_every_command_of_its_readme_works_as_typed(shell: Shell, tmp_path: Path
 
 def archived(place: Path) -> Counter[tuple[str, str, str]]:
     """Count the rows of each event of each message."""
-    import pyarrow.dataset as ds
-
-    table = ds.dataset(files_of(str(place)), partitioning="hive").to_table(["namespace", "event", "xid"])
-    return Counter(zip(*(table[name].to_pylist() for name in table.column_names), strict=True))
+    return Counter((row["namespace"], row["event"], row["xid"]) for row in events_in(place.parent))
 
 
 async def test_its_props_files_are_fine() -> None:

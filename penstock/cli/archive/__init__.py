@@ -3,15 +3,14 @@
 import typer
 
 from penstock.cli._group import Group
-from penstock.cli.archive import export, files
+from penstock.cli.archive import export
 
 app = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def archive() -> None:
-    """Read the archive of a pipeline with other programs: list its files, or export it. Without Spark and Java."""
+    """Hand the archive of a pipeline to other programs, without Spark and Java."""
 
 
-app.command("files")(files.list_files)
 app.command()(export.export)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli._archive import ArchiveDirectory
-from penstock.cli._frame import Failed, Json, complain, run
+from penstock.cli._frame import Failed, Json, run
 from penstock.cli._text import print_json, shown
 from penstock.encoding import counted
 
@@ -25,10 +25,10 @@ def export(
     to: Annotated[Format, typer.Option("--to", help="The format of the table.")],
     json: Json = False,
 ) -> None:
-    """Append to a Delta table the events that it lacks, each exactly once.
+    """Append to a Delta table the published events that it lacks, each exactly once.
 
-    Repeat it as often as you like, also after it was killed, and while the pipeline writes and merges. The first call
-    makes the table.
+    Repeat it as often as you like, also after it was killed, and while the pipeline writes and publishes. The first
+    call makes the table.
     """
     run(_export(archive, target, json))
 
@@ -38,7 +38,7 @@ async def _export(archive: str, target: str, as_json: bool) -> int:
         from penstock.spark.delta import export
     except ImportError as error:
         raise Failed(f"{error.name} is not installed: pip install 'penstock[delta]'") from error
-    exported = export(archive, target, lambda text: complain(text, 0))
+    exported = export(archive, target)
     if as_json:
         print_json({"exported": exported})
     else:
