@@ -174,7 +174,7 @@ class Guarded(HttpToolsProtocol):
             raise Refused(431, "the head is too large")
         if not self._in_head:
             return  # a trailer must not pass for a header
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")  # the parser strips what comes before a value only
         if name == b"host":
             self._hosts.append(value)
         elif name in (b"content-length", b"transfer-encoding"):

@@ -117,6 +117,13 @@ async def test_requests_that_are_fine_are_answered_on_one_connection(client: Cli
     assert (await client.ask(chunked)).body == b"abc"
 
 
+async def test_spaces_behind_a_value_are_no_part_of_it(client: Client) -> None:
+    answer = await client.ask(
+        b"POST / HTTP/1.1\r\nHost: a \t\r\nTransfer-Encoding: chunked \r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    )
+    assert (answer.status, answer.body) == (200, b"abc")
+
+
 async def test_an_empty_line_before_a_request_is_ignored(client: Client) -> None:
     assert (await client.ask(b"\r\n\r\nGET / HTTP/1.1\r\n" + HOST + b"\r\n")).status == 200
 
