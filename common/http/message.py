@@ -13,6 +13,8 @@ IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE
 """Methods of requests that may be done twice."""
 LARGE: Final = 65_536
 """Bytes of an answer from which its body is not parsed if it need not be."""
+MAX_HEADERS: Final = 65_536
+"""Most bytes of the headers of an answer: few clients read more, and those of 512 answers are remembered."""
 BODY: Final = re.compile(rb'"(body(?:64)?)": ?"')
 APART: Final = b"the body, which is kept apart"
 ID_FIRST: Final = re.compile(rb'\s*\{\s*"id"\s*:\s*"([ !#-\[\]-~]+)"').match
@@ -177,6 +179,8 @@ def _checked(pairs: tuple[tuple[Any, ...], ...]) -> list[Header]:
         if name == b"content-length" and not value.isdigit():
             raise BadAnswer("headers: content-length: expected a number")
         headers.append((name, value))
+    if sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADERS:
+        raise BadAnswer(f"headers: expected at most {MAX_HEADERS:,} bytes")
     return [pair for pair in end_to_end(headers) if pair[0] != b"date"]  # the connection writes its own
 
 

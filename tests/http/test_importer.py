@@ -114,6 +114,7 @@ BAD: dict[str, tuple[dict[str, Any], int]] = {
     "a header that splits the answer": ({"headers": [["a", "b\r\nc: d"]]}, 502),
     "a name with a space": ({"headers": [["a b", "c"]]}, 502),
     "a header beyond latin-1": ({"headers": [["a", "€"]]}, 502),
+    "headers of more than clients read": ({"headers": [["a", "b" * 700]] * 100}, 502),
     "a body that is no text": ({"body": {"a": 1}}, 502),
     "Base64 that is none": ({"body64": "%"}, 502),
     "two bodies": ({"body": "a", "body64": "YQ=="}, 502),
