@@ -14,7 +14,7 @@ from penstock.retry import BACKOFF
 from penstock.script import Script, translate_error
 
 MAX_SILENCE: Final = 2.0
-"""Seconds without a reply after which nothing is accepted, and the connection is cut."""
+"""Seconds without a reply after which the connection is cut, and nothing is accepted until there is another."""
 LOOK_SECONDS: Final = 0.25
 
 
@@ -46,8 +46,12 @@ class Caller:
 
     @property
     def is_open(self) -> bool:
-        """Return whether commands are accepted."""
-        return self.wire.is_open and self.wire.overdue < MAX_SILENCE
+        """Return whether commands are accepted.
+
+        A silent connection is cut by a timer, so after the replies that have come are read: this process may have stood
+        still itself.
+        """
+        return self.wire.is_open
 
     def start(self) -> None:
         """Connect, and stay connected."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.bus.wire import Reply
 from penstock.connection import cancellable
 from penstock.testing.server import EmbeddedServer
 from penstock.transient import passes
@@ -77,6 +79,17 @@ async def test_a_server_that_hangs_is_503_and_service_resumes_by_itself() -> Non
             # The first request is idempotent, so it was pushed again; both are answered, one of them in vain.
             await here.answer(await here.request(), body="answered")
             assert (await first.answer()).body == b"answered"
+
+
+async def test_an_importer_that_stood_still_itself_accepts_requests_at_once(redis: "Redis", redis_url: str) -> None:
+    """The reply is there, but a client's request may be read before it."""
+    async with importing(redis, redis_url) as here:
+        wire, reply = here.bridge._caller.wire, Reply()
+        here.bridge.fetch(("TIME",), reply)
+        wire.asked_at = wire.heard_at = time.monotonic() - 60
+        assert here.bridge.is_open
+        await eventually(lambda: reply.is_done)
+        assert reply.error is None
 
 
 async def test_a_server_that_hangs_for_long_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
