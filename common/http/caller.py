@@ -1,8 +1,10 @@
 """A connection to a server of Redis that many requests share, opened again whenever it ends."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError, NoScriptError, RedisError
@@ -43,13 +45,14 @@ class Caller:
         self._sent = set[str]()
         """The names of scripts that the server has been sent."""
         self._keeper: asyncio.Task[None] | None = None
+        self._looked_at = -inf
+        """When (monotonic) the connection was last watched."""
 
     @property
     def is_open(self) -> bool:
         """Return whether commands are accepted.
 
-        A silent connection is cut by a timer, so after the replies that have come are read: this process may have stood
-        still itself.
+        ``_keep_open`` cuts a silent connection, and minds that this process may have stood still itself.
         """
         return self.wire.is_open
 
@@ -160,5 +163,7 @@ class Caller:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._news.wait()
             self._news.clear()
-            self.wire.cut_if_silent(MAX_SILENCE)
+            before, self._looked_at = self._looked_at, time.monotonic()
+            if self._looked_at - before < MAX_SILENCE:  # else we stood still, and the reply may be there, not yet read
+                self.wire.cut_if_silent(MAX_SILENCE)
             await self._look()

@@ -81,15 +81,27 @@ async def test_a_server_that_hangs_is_503_and_service_resumes_by_itself() -> Non
             assert (await first.answer()).body == b"answered"
 
 
-async def test_an_importer_that_stood_still_itself_accepts_requests_at_once(redis: "Redis", redis_url: str) -> None:
-    """The reply is there, but a client's request may be read before it."""
-    async with importing(redis, redis_url) as here:
-        wire, reply = here.bridge._caller.wire, Reply()
-        here.bridge.fetch(("TIME",), reply)
-        wire.asked_at = wire.heard_at = time.monotonic() - 60
-        assert here.bridge.is_open
-        await eventually(lambda: reply.is_done)
-        assert reply.error is None
+async def test_an_importer_that_stood_still_itself_waits_once_more_for_the_reply() -> None:
+    """A client's request, or the watch of the connection, may come before the reply is read."""
+    with EmbeddedServer() as server:
+        async with on(server) as here:
+            caller, accepted = here.bridge._caller, list[bool]()
+
+            async def look() -> None:
+                accepted.append(here.bridge.is_open)
+
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                caller.post(("TIME",), Reply())
+                caller._look = look
+                caller._looked_at = caller.wire.asked_at = caller.wire.heard_at = time.monotonic() - 60
+                assert here.bridge.is_open
+                await eventually(lambda: accepted)
+                await eventually(lambda: not here.bridge.is_open)
+                assert accepted[0]
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            await eventually(lambda: here.bridge.is_open)
 
 
 async def test_a_server_that_hangs_for_long_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
