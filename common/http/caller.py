@@ -1,8 +1,10 @@
 """A connection to a server of Redis that many requests share, opened again whenever it ends."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError, NoScriptError, RedisError
@@ -14,7 +16,7 @@ from penstock.retry import BACKOFF
 from penstock.script import Script, translate_error
 
 MAX_SILENCE: Final = 2.0
-"""Seconds without a reply after which nothing is accepted, and the connection is cut."""
+"""Seconds without a reply after which the connection is cut, and nothing is accepted until there is another."""
 LOOK_SECONDS: Final = 0.25
 
 
@@ -43,11 +45,16 @@ class Caller:
         self._sent = set[str]()
         """The names of scripts that the server has been sent."""
         self._keeper: asyncio.Task[None] | None = None
+        self._looked_at = -inf
+        """When (monotonic) the connection was last watched."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether commands are accepted."""
-        return self.wire.is_open and self.wire.overdue < MAX_SILENCE
+        """Return whether commands are accepted.
+
+        ``_keep_open`` cuts a silent connection, and minds that this process may have stood still itself.
+        """
+        return self.wire.is_open
 
     def start(self) -> None:
         """Connect, and stay connected."""
@@ -156,5 +163,7 @@ class Caller:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._news.wait()
             self._news.clear()
-            self.wire.cut_if_silent(MAX_SILENCE)
+            before, self._looked_at = self._looked_at, time.monotonic()
+            if self._looked_at - before < MAX_SILENCE:  # else we stood still, and the reply may be there, not yet read
+                self.wire.cut_if_silent(MAX_SILENCE)
             await self._look()

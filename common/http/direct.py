@@ -22,6 +22,8 @@ AHEAD: Final = 8
 MAX_AHEAD: Final = 256
 """Most of them, since one piece of data may hold thousands."""
 WITHOUT_BODY: Final = frozenset({204, 304})
+RESET: Final = 205
+"""The status of an answer that must be empty, and say so: some clients read no body of it."""
 
 
 class Exchange:
@@ -60,6 +62,8 @@ class Exchange:
         if self.is_gone or self.is_done:
             return
         self.status = status
+        if status == RESET:
+            body = b""
         more = b"" if status in WITHOUT_BODY else b"content-length: %d\r\n" % len(body)
         given = [pair for pair in headers if pair[0] == b"content-length"]
         if given:
@@ -165,6 +169,8 @@ class Direct(Guarded):
         if self.url[:1] == b"/" or self.url == b"*":
             return self.url
         url = parse_url(self.url)
+        if url.schema.lower() not in (b"http", b"https"):
+            raise Refused(400, "a target with a scheme: expected http or https")
         place = url.host + (b":%d" % url.port if url.port else b"")
         if self._hosts and self._hosts[0].lower() != place.lower():
             raise Refused(400, "the target names another host than Host")

@@ -22,6 +22,9 @@ LINGER_SECONDS: Final = 2.0
 client might never read that answer."""
 SPARE_SECONDS: Final = 1.0
 """Seconds that a stopping server spares for one more request of an idle connection, and for a client that has gone."""
+MAX_FRAMING: Final = 16
+"""Bytes of a chunked body with its framing for each byte of data, beyond as many as a head has: extensions of chunks
+are read and dropped, and may be of any length."""
 
 
 class Guarded(HttpToolsProtocol):
@@ -42,7 +45,7 @@ class Guarded(HttpToolsProtocol):
         self._is_new = True
         self._head_bytes = self._headers_seen = self._body_bytes = 0
         self._raw = 0
-        """Bytes of a head that has begun in an earlier piece of data."""
+        """Bytes of a head, or of a body with its framing, that has begun in an earlier piece of data."""
         self._held = 0
         """Bytes of the body that is being received."""
         self._body_since = 0.0
@@ -82,7 +85,7 @@ class Guarded(HttpToolsProtocol):
             return
         if self.timeout_keep_alive_task:
             self._unset_keepalive_if_required()
-        was_in_head = self._in_head
+        was_in_head, body = self._in_head, self._body_since if self._in_body else None
         offered = self._feed(data)
         if offered is not None:
             self._ignore_upgrade(data[offered:])
@@ -91,6 +94,10 @@ class Guarded(HttpToolsProtocol):
             if self._raw > self.limits.head:
                 self.refuse(Refused(431, "the head is too large"))
         if self._in_body and not self._ended:
+            self._raw = self._raw + len(data) if self._body_since == body else 0
+            if self._raw > self.limits.head + MAX_FRAMING * self._body_bytes:
+                self.refuse(Refused(400, "the chunks have more framing than data"))
+                return
             now = self.loop.time()
             least = self._body_since + self._body_bytes / self.limits.slowest
             self._due = min(now, least) + self.limits.stall_seconds
@@ -167,7 +174,7 @@ class Guarded(HttpToolsProtocol):
             raise Refused(431, "the head is too large")
         if not self._in_head:
             return  # a trailer must not pass for a header
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")  # the parser strips what comes before a value only
         if name == b"host":
             self._hosts.append(value)
         elif name in (b"content-length", b"transfer-encoding"):
@@ -183,6 +190,7 @@ class Guarded(HttpToolsProtocol):
         self._upgrades = self.parser.should_upgrade()
         self.version = self.parser.get_http_version()
         check_head(self.parser.get_method(), self.url, self.version, self.headers, self._hosts)
+        self.expect_100_continue = self.expect_100_continue and self.version == "1.1"
         self._in_head, self._in_body = False, True
         self._body_since = self.loop.time()
         self.accept()

@@ -13,8 +13,14 @@ IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE
 """Methods of requests that may be done twice."""
 LARGE: Final = 65_536
 """Bytes of an answer from which its body is not parsed if it need not be."""
+MAX_HEADERS: Final = 65_536
+"""Most bytes of the headers of an answer: few clients read more, and those of 512 answers are remembered."""
 BODY: Final = re.compile(rb'"(body(?:64)?)": ?"')
 APART: Final = b"the body, which is kept apart"
+ID_FIRST: Final = re.compile(rb'\s*\{\s*"id"\s*:\s*"([ !#-\[\]-~]+)"').match
+"""How most answers begin: by it the client of one that is no JSON hears at once that it cannot be sent."""
+NO_JSON: Final[dict[str, Any]] = {}
+"""Stands for such an answer."""
 LATE: Final = frozenset({"timeout", "expired", "queueTimeout"})
 """Reasons of errors that mean that an answer came too late, or never."""
 
@@ -31,6 +37,8 @@ class Answer(NamedTuple):
     body: bytes
     otherwise: str = ""
     """What may be done in place of it: ``cached`` or ``accept``, as hrouter's breaker says."""
+    is_malformed: bool = False
+    """Whether it says that a worker's answer cannot be sent."""
 
 
 def failed(status: int, reason: str, id: str | None = None, retry_after: int | None = None) -> Answer:
@@ -98,11 +106,12 @@ def id_of(message: Any) -> str | None:
 
 
 def parse(text: bytes) -> tuple[str, dict[str, Any]] | None:
-    """Return the id of an answer and the answer; None for what is no answer."""
+    """Return the id of an answer and the answer, ``NO_JSON`` if it is none; None for what has no id."""
     try:
         message = loads(text) if len(text) < LARGE else _loads_large(text)
     except ValueError:
-        return None
+        found = ID_FIRST(text)
+        return found and (found[1].decode(), NO_JSON)
     id = id_of(message)
     return None if id is None else (id, message)
 
@@ -129,11 +138,13 @@ def answer_of(message: dict[str, Any], id: str) -> Answer:
         reason = given if isinstance(given, str) else "failed"
         return failed(504 if reason in LATE else 502, reason, id)
     try:
+        if message is NO_JSON:
+            raise BadAnswer("expected JSON in UTF-8")
         return Answer(
             _status(message), _headers(message.get("headers", [])), _body(message), message.get("otherwise", "")
         )
     except BadAnswer as bad:
-        return failed(502, f"bad answer: {bad}", id)
+        return failed(502, f"bad answer: {bad}", id)._replace(is_malformed=True)
 
 
 def _status(message: dict[str, Any]) -> int:
@@ -168,6 +179,8 @@ def _checked(pairs: tuple[tuple[Any, ...], ...]) -> list[Header]:
         if name == b"content-length" and not value.isdigit():
             raise BadAnswer("headers: content-length: expected a number")
         headers.append((name, value))
+    if sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADERS:
+        raise BadAnswer(f"headers: expected at most {MAX_HEADERS:,} bytes")
     return [pair for pair in end_to_end(headers) if pair[0] != b"date"]  # the connection writes its own
 
 

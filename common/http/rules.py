@@ -43,5 +43,7 @@ def check_head(method: bytes, url: bytes, version: str, headers: Sequence[Header
         raise Refused(400, "Transfer-Encoding needs HTTP/1.1")
     if b"#" in url:
         raise Refused(400, "a target has no fragment")
+    if url == b"*" and method != b"OPTIONS":
+        raise Refused(400, "the target * is for OPTIONS")
     if method == b"CONNECT":
         raise Refused(400, "this is no proxy")

@@ -230,7 +230,9 @@ class Bridge:
                 self._count("late")
                 continue
             answered += 1
-            request.then(answer_of(message, id))
+            answer = answer_of(message, id)
+            self._count("malformed", answer.is_malformed)
+            request.then(answer)
         self._count("answered", answered)
 
     def _retire(self, id: str) -> None:

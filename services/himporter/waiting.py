@@ -21,7 +21,7 @@ class WaitingRequest:
 
 
 class Waiting:
-    """Questions by id, in the order of their deadlines, since all have the same time."""
+    """Requests by id, in the order of their deadlines, since all have the same time."""
 
     def __init__(self, expired: Callable[[WaitingRequest], None]) -> None:
         self._expired = expired

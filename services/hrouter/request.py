@@ -4,12 +4,8 @@ import re
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from common.http.json import loads
 from penstock.encoding import is_unicode
-
-try:
-    from orjson import loads
-except ImportError:  # six times slower
-    from json import loads  # type: ignore[assignment]
 
 HEAD: Final = re.compile(
     rb'\{"id": ?"[^"\\]*", ?"replyTo": ?"[^"\\]*", ?"method": ?"[A-Z]+", ?"path": ?"([ !#-\[\]-~]*)"[,}]'
@@ -62,7 +58,7 @@ def parse_request(message: bytes) -> Request:
     try:
         found = loads(message)
         method, path = found["method"], found["path"].encode("latin-1")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise BadRequest from None
     headers, deadline = found.get("headers", []), found.get("deadline", inf)
     id, reply_to = found.get("id", ""), found.get("replyTo", "")

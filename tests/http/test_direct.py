@@ -191,6 +191,20 @@ async def test_a_target_in_absolute_form_must_name_the_host() -> None:
         assert answer.status == 400
 
 
+async def test_a_target_of_another_scheme_is_refused() -> None:
+    async with serving() as served, served.connect() as client:
+        assert (await client.ask(b"GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n")).status == 400
+
+
+async def test_an_answer_that_resets_a_form_has_no_body() -> None:
+    def reset(exchange: Exchange) -> None:
+        exchange.respond(205, [], b"more")
+
+    async with serving(handler=reset) as served, served.connect() as client:
+        answer = await client.ask(GET % b"a")
+        assert (answer.status, answer.header("content-length"), answer.body) == (205, "0", b"")
+
+
 async def test_a_process_that_shares_the_port_gets_no_connection_before_it_accepts() -> None:
     """It may wait for its server for seconds, or be stopped: then the connections in its queue would be reset."""
     first = server.HttpServer(Limits(), handler=lambda exchange: exchange.respond(200, []))

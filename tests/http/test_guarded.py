@@ -73,6 +73,11 @@ REFUSED = {
         + b"Transfer-Encoding: chunked\r\n\r\n"
         + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 20,
     ),
+    "endless extensions of a chunk": (
+        400,
+        b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n3;" + b"x" * 20_000_000,
+    ),
+    "the target * for another method than OPTIONS": (400, b"GET * HTTP/1.1\r\n" + HOST + b"\r\n"),
     "endless trailers": (
         431,
         b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 10_000,
@@ -110,6 +115,13 @@ async def test_requests_that_are_fine_are_answered_on_one_connection(client: Cli
     assert (await client.ask(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc")).body == b"abc"
     chunked = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nt: x\r\n\r\n"
     assert (await client.ask(chunked)).body == b"abc"
+
+
+async def test_spaces_behind_a_value_are_no_part_of_it(client: Client) -> None:
+    answer = await client.ask(
+        b"POST / HTTP/1.1\r\nHost: a \t\r\nTransfer-Encoding: chunked \r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    )
+    assert (answer.status, answer.body) == (200, b"abc")
 
 
 async def test_an_empty_line_before_a_request_is_ignored(client: Client) -> None:
@@ -171,6 +183,11 @@ async def test_a_client_that_waits_for_100_continue_gets_it(client: Client) -> N
     async with asyncio.timeout(30):
         assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert (await client.ask(b"abc")).body == b"abc"
+
+
+async def test_a_client_of_http_1_0_gets_no_100_continue(client: Client) -> None:
+    answer = await client.ask(b"POST / HTTP/1.0\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc")
+    assert (answer.status, answer.body) == (200, b"abc")
 
 
 async def test_the_answer_to_head_has_no_body(client: Client) -> None:

@@ -114,6 +114,7 @@ BAD: dict[str, tuple[dict[str, Any], int]] = {
     "a header that splits the answer": ({"headers": [["a", "b\r\nc: d"]]}, 502),
     "a name with a space": ({"headers": [["a b", "c"]]}, 502),
     "a header beyond latin-1": ({"headers": [["a", "€"]]}, 502),
+    "headers of more than clients read": ({"headers": [["a", "b" * 700]] * 100}, 502),
     "a body that is no text": ({"body": {"a": 1}}, 502),
     "Base64 that is none": ({"body64": "%"}, 502),
     "two bodies": ({"body": "a", "body64": "YQ=="}, 502),
@@ -138,6 +139,28 @@ async def test_an_answer_that_cannot_be_sent_is_an_error_with_the_id(here: Impor
         answer = await client.answer()
         assert answer.status == status
         assert request["id"].encode() in answer.body
+        assert here.count("malformed") == ("error" not in fields)
+
+
+NO_JSON = {
+    "bytes that are no UTF-8": b'"caf\xe9"}',
+    "half a character of JavaScript": b'"\\ud800"}',
+    "a line break within a text": b'"a\nb"}',
+    "its end is missing": b'"a',
+}
+
+
+@pytest.mark.parametrize("case", NO_JSON)
+async def test_the_client_of_an_answer_that_is_no_json_hears_of_it_at_once(here: Importing, case: str) -> None:
+    async with here.connect() as client:
+        await client.send(GET + b"\r\n")
+        request = await here.request()
+        begins = b'{"id": "%b", "status": 200, "body": ' % request["id"].encode()
+        await here.redis.lpush(request["replyTo"], begins + NO_JSON[case])
+        answer = await client.answer()
+        assert answer.status == 502
+        assert request["id"].encode() in answer.body
+        assert here.count("malformed") == 1
 
 
 async def test_what_is_no_answer_is_counted_and_dropped(here: Importing) -> None:

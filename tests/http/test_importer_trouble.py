@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.bus.wire import Reply
 from penstock.connection import cancellable
 from penstock.testing.server import EmbeddedServer
 from penstock.transient import passes
@@ -77,6 +79,29 @@ async def test_a_server_that_hangs_is_503_and_service_resumes_by_itself() -> Non
             # The first request is idempotent, so it was pushed again; both are answered, one of them in vain.
             await here.answer(await here.request(), body="answered")
             assert (await first.answer()).body == b"answered"
+
+
+async def test_an_importer_that_stood_still_itself_waits_once_more_for_the_reply() -> None:
+    """A client's request, or the watch of the connection, may come before the reply is read."""
+    with EmbeddedServer() as server:
+        async with on(server) as here:
+            caller, accepted = here.bridge._caller, list[bool]()
+
+            async def look() -> None:
+                accepted.append(here.bridge.is_open)
+
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                caller.post(("TIME",), Reply())
+                caller._look = look
+                caller._looked_at = caller.wire.asked_at = caller.wire.heard_at = time.monotonic() - 60
+                assert here.bridge.is_open
+                await eventually(lambda: accepted)
+                await eventually(lambda: not here.bridge.is_open)
+                assert accepted[0]
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            await eventually(lambda: here.bridge.is_open)
 
 
 async def test_a_server_that_hangs_for_long_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,12 +98,21 @@ def test_a_message_that_is_no_request_is_refused(bad: bytes) -> None:
 def test_what_no_name_may_be_is_refused_without_orjson_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = json.dumps(message("/old/x", **{name: "web:res:\ud800"})).encode()
     assert routing(RULES).route([bad], 0).dead == [(bad, "badRequest")]
-    monkeypatch.setattr("services.hrouter.request.loads", json.loads)
+    monkeypatch.setattr("common.http.json.orjson", None)
     assert routing(RULES).route([bad], 0).dead == [(bad, "badRequest")]
     routed = Routing(Table([Rule.parse({"match": "all", "method": "GET", "to": "out"})]), lambda name: None).route(
         [bad], 0
     )
     assert (routed.to, routed.answers, routed.dead) == ({}, {}, [(bad, "badRequest")])
+
+
+@pytest.mark.parametrize("deadline", [b"NaN", b"Infinity", b"1e999"])
+def test_a_deadline_that_is_no_number_of_json_is_refused_without_orjson_too(
+    deadline: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.http.json.orjson", None)
+    with pytest.raises(BadRequest):
+        parse_request(b'{"method": "GET", "path": "/", "deadline": %b}' % deadline)
 
 
 def routing(rules: list[dict[str, Any]]) -> Routing:
