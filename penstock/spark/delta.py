@@ -23,7 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from penstock.errors import PenstockError
-from penstock.spark.archive import DDL
+from penstock.spark.archive import DDL, Batches
 from penstock.spark.files import Files, Part
 
 SETTLED_SECONDS: Final = 600.0
@@ -59,10 +59,13 @@ def export(directory: str, target: str) -> int:
 def _newest(directory: str) -> dict[str, int]:
     """Return the last micro-batch of each query up to which all can be seen. To be called before files are listed."""
     newest: dict[str, int] = {}
-    settled = time() - SETTLED_SECONDS
-    for each in Files.of(directory).published:
+    settled, files = time() - SETTLED_SECONDS, Files.of(directory)
+    for each in files.published:
         if each.batches and each.changed < settled:
             newest[each.batches.query] = max(each.batches.last, newest.get(each.batches.query, -1))
+    for waiting in map(Batches.of, files.recent):
+        if waiting and waiting.query in newest:  # with mergeEvery 0 later ones may be published before
+            newest[waiting.query] = min(waiting.first - 1, newest[waiting.query])
     return newest
 
 

@@ -203,6 +203,21 @@ def test_what_is_exported_need_not_be_compared_again_though_a_later_day_has_noth
     assert in_table(target) == in_files(archive)
 
 
+def test_a_micro_batch_that_is_published_after_later_ones_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when ``mergeEvery`` has become 0: what is recent waits for the next merge."""
+    archive, target = tmp_path / "archive", tmp_path / "table"
+    monkeypatch.setattr(delta, "SETTLED_SECONDS", -1)
+    publish(archive, 0)
+    come(archive, 1)
+    publish(archive, 2)
+    export(str(archive), str(target))
+    merge(archive, 1, 1)
+    export(str(archive), str(target))
+    assert in_table(target) == in_files(archive) == once(0, 1, 2)
+
+
 def test_a_directory_of_another_name_is_exported_once(tmp_path: Path) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
     write(place(archive, "mine"), [0])
