@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.errors import NoArchive
+from penstock.errors import NoArchive, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,10 +65,6 @@ class Batches:
     @property
     def name(self) -> str:
         return f"{self.query}-{self.first:09d}" + f"..{self.last:09d}" * (self.last > self.first)
-
-    def covers(self, other: "Batches") -> bool:
-        """Return whether all of ``other`` is in this one."""
-        return self.query == other.query and self.first <= other.first and other.last <= self.last
 
 
 def events(
@@ -152,12 +148,19 @@ def listed(spark: "SparkSession", directory: str, *columns: str, name: str = "")
     return [tuple(word.partition("=")[2] for word in path[: len(columns)]) for path in paths]
 
 
-def delete(spark: "SparkSession", directory: str, *columns: str, name: str) -> None:
-    """Delete what is called ``name`` in each partition by ``columns``."""
-    for values in listed(spark, directory, *columns, name=name):
-        place = "/".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
-        files, path = file_of(spark, f"{directory}/{place}/{name}")
-        files.delete(path, True)
+def move(spark: "SparkSession", source: str, target: str) -> None:
+    """Rename a directory or a file. This is not atomic everywhere: an object store copies file by file."""
+    files, place = file_of(spark, source)
+    to = file_of(spark, target)[1]
+    files.mkdirs(to.getParent())
+    if not files.rename(place, to):
+        raise PenstockError(f"{source} cannot be renamed to {target}; nothing is deleted")
+
+
+def delete(spark: "SparkSession", path: str) -> None:
+    """Delete a file, or a directory with all that it holds, if it exists."""
+    files, place = file_of(spark, path)
+    files.delete(place, True)
 
 
 def exists(spark: "SparkSession", path: str) -> bool:

@@ -12,7 +12,20 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from penstock.errors import PenstockError
-from penstock.spark.archive import PARTITIONS, RECENT, SCHEMAS, WRITING, Batches, exists, file_of, listed
+from penstock.spark.archive import (
+    MALFORMED,
+    PARTITIONS,
+    RECENT,
+    ROLLUPS,
+    SCHEMAS,
+    WRITING,
+    Batches,
+    delete,
+    exists,
+    file_of,
+    listed,
+    move,
+)
 from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim, is_cut_off, read_claim, write_claim
 
 if TYPE_CHECKING:
@@ -21,6 +34,8 @@ if TYPE_CHECKING:
 FILE_ROWS: Final = 4_000_000
 """Maximum number of rows of a file: about 100 MB."""
 ASIDE: Final = "_merging"
+STAGED: Final = ".spark-staging-*"
+"""Directories that Spark leaves if it is killed; other readers than Spark may read them."""
 
 
 class Merger:
@@ -29,7 +44,11 @@ class Merger:
     def __init__(self, spark: "SparkSession", directory: str) -> None:
         self._spark, self._directory = spark, directory
         self._finish_all()
-        self._delete(f"{directory}/{ASIDE}")
+        delete(spark, f"{directory}/{ASIDE}")
+        for root in (*RECENT, *RECENT.values(), ROLLUPS, MALFORMED):
+            files, killed = file_of(spark, f"{directory}/{root}/{STAGED}")
+            for each in files.globStatus(killed) or ():
+                files.delete(each.getPath(), True)
 
     def merge(self, query: str, counted: int) -> int:
         """Publish what is recent; return how many micro-batches had events.
@@ -76,7 +95,7 @@ class Merger:
             if claim := read_claim(self._spark, path):
                 self._finish(base, claim, again=True)
             elif is_cut_off(self._spark, path):
-                self._delete(path)
+                delete(self._spark, path)
 
     def _finish(self, base: str, claim: Claim, *, again: bool) -> None:
         """Move files into place; then delete the recent directories that have the same rows, and the claim.
@@ -89,10 +108,10 @@ class Merger:
         if moved or self._move_all(aside, f"{self._directory}/{base}", claim, again=again):
             write_claim(self._spark, whole, claim, again=True)
             for name in claim.covered:
-                self._delete(f"{recent}/batch={name}")
-            self._delete(aside)
-        self._delete(f"{recent}/{PUBLISHING}")  # first, for without it the other means nothing
-        self._delete(whole)
+                delete(self._spark, f"{recent}/batch={name}")
+            delete(self._spark, aside)
+        delete(self._spark, f"{recent}/{PUBLISHING}")  # first, for without it the other means nothing
+        delete(self._spark, whole)
 
     def _move_all(self, aside: str, below: str, claim: Claim, *, again: bool) -> bool:
         """Move the files of ``claim`` from ``aside``; return False if another process has deleted it unclaimed."""
@@ -106,28 +125,16 @@ class Merger:
             return False
         for place, target in targets.items():
             if place not in begun:
-                self._move(f"{aside}/{place}", target)
+                move(self._spark, f"{aside}/{place}", target)
                 continue
             there = self._sizes(target)
             for name in places[place]:
                 if there.get(name) != claim.files[f"{place}/{name}"]:
-                    self._delete(f"{target}/{name}")  # cut off
-                    self._move(f"{aside}/{place}/{name}", f"{target}/{name}")
+                    delete(self._spark, f"{target}/{name}")  # cut off
+                    move(self._spark, f"{aside}/{place}/{name}", f"{target}/{name}")
         return True
 
     def _sizes(self, directory: str) -> dict[str, int]:
         """Return the size (bytes) of each file by its name."""
         files, place = file_of(self._spark, directory)
         return {str(each.getPath().getName()): int(each.getLen()) for each in files.listStatus(place)}
-
-    def _move(self, source: str, target: str) -> None:
-        """Rename a directory or a file. This is not atomic everywhere: an object store copies file by file."""
-        files, place = file_of(self._spark, source)
-        to = file_of(self._spark, target)[1]
-        files.mkdirs(to.getParent())
-        if not files.rename(place, to):
-            raise PenstockError(f"{source} cannot be renamed to {target}; nothing is deleted")
-
-    def _delete(self, path: str) -> None:
-        files, place = file_of(self._spark, path)
-        files.delete(place, True)

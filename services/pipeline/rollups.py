@@ -129,7 +129,7 @@ class Rollups:
         for row in rows:
             for size, life in self._kept.items():
                 window = Window.of(size, row["start"])
-                if window.end + timedelta(seconds=life) > now and life:
+                if life and window.end > now - timedelta(seconds=life):
                     gathered[row["namespace"], window][f"{row['event']}:{row['queue']}"].append(row)
         commands = []
         for (namespace, window), by_name in gathered.items():

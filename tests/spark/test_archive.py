@@ -2,7 +2,8 @@
 
 import os
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,15 +13,17 @@ import pytest
 from penstock.cli._archive import MAX_READS, retry_reads
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
-from penstock.spark import claims
+from penstock.spark import archive, claims
 from penstock.spark.archive import DDL, EVENTS, MINUTES, RECENT, Batches, events, rolled_up
 from penstock.spark.reasons import reason_of_error
+from penstock.spark.sql import connect
 from services.pipeline import merging
 from services.pipeline.archive import Archive
 from services.pipeline.merging import Merger
+from services.pipeline.rollups import Rollups
 from services.pipeline.settings import Settings
 from tests.spark import pytestmark  # noqa: F401
-from tests.spark.micro_batches import NAMES, NOW, directories, expected, ids, small, write
+from tests.spark.micro_batches import KEPT, NAMES, NOW, directories, expected, ids, small, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,8 +95,7 @@ def test_batches_of_another_query_and_what_a_pipeline_did_not_write_stay_apart(
 
 
 def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
-    from services.pipeline.rollups import Rollups
-    from tests.spark.micro_batches import KEPT, frame, now_and_before
+    from tests.spark.micro_batches import frame, now_and_before
 
     rows = now_and_before()[2][1:]
     rollups = Rollups(spark, str(tmp_path), here, KEPT, 0)
@@ -215,39 +217,88 @@ def test_a_byte_that_the_disk_has_changed_is_no_other_value(spark: "SparkSession
     assert "CRC checksum verification failed" in str(raised.value)
 
 
-@pytest.mark.parametrize("before", [0, 900])
-def test_a_micro_batch_that_is_repeated_after_merge_every_has_changed_is_there_once(
-    spark: "SparkSession", tmp_path: Path, here: Any, before: int
-) -> None:
-    same: dict[str, Any] = {"place": 0, "at": NOW, "event": "done", "malformed": None}
-    rows = [
-        same | {"entry": id, "id": id, "namespace": namespace} for id in ("0-0", "0-1", "0-2") for namespace in NAMES
-    ]
-    batch = spark.createDataFrame(rows, DDL.partition(", date ")[0] + ", namespace string, malformed string")
+@pytest.fixture
+def write_batch(spark: "SparkSession", tmp_path: Path, here: Any) -> "Iterator[Callable[..., None]]":
+    """Return what writes a micro-batch as the pipeline does, with three events of each namespace."""
+
+    def written(number: int, every: int = 900, names: Sequence[str] = NAMES, at: Sequence[datetime] = (NOW,)) -> None:
+        same: dict[str, Any] = {"place": 0, "event": "done", "queue": "out", "malformed": None}
+        rows = [
+            same | {"entry": f"{number}-{row}", "id": f"{number}-{row}", "namespace": name, "at": at[row % len(at)]}
+            for row in range(3)
+            for name in names
+        ]
+        batch = spark.createDataFrame(rows, DDL.partition(", date ")[0] + ", namespace string, malformed string")
+        settings = Settings(
+            redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path), merge_every=every
+        )
+        Archive(settings, here, Keys("pipe"), Rollups(spark, str(tmp_path), here, KEPT, 0)).write(batch, number)
+
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")
-    try:
-        for every in (before, 900 - before):
-            settings = Settings(
-                redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path), merge_every=every
-            )
-            Archive(settings, here, Keys("pipe"), None).write(batch, 0)
-            here.delete("pipe:metrics:pipeline")  # as if it had ended before that
-    finally:
-        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+    yield written
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("before", [0, 900])
+def test_a_micro_batch_that_is_repeated_after_merge_every_has_changed_stays_where_it_is(
+    spark: "SparkSession", tmp_path: Path, here: Any, write_batch: Callable[..., None], before: int
+) -> None:
+    for every in (before, 900 - before):
+        write_batch(0, every)
+        here.delete("pipe:metrics:pipeline")  # as if it had ended before that
     assert ids(spark, tmp_path) == expected(0)
     there = [len(directories(tmp_path, base)) for base in (EVENTS, RECENT[EVENTS])]
-    assert there == ([len(NAMES), 0] if before else [0, 1])
+    assert there == ([0, 1] if before else [len(NAMES), 0])
+
+
+def test_what_is_published_at_once_is_written_elsewhere_first(
+    tmp_path: Path, write_batch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[int, int]]()
+
+    def look(*words: Any) -> None:
+        published = {path.parent for path in tmp_path.glob(f"{EVENTS}/**/*.parquet")}
+        seen.append((len(published), len(directories(tmp_path, "_writing"))))
+        archive.move(*words)
+
+    monkeypatch.setattr("services.pipeline.archive.move", look)
+    write_batch(0, 0)
+    assert seen == [(0, 2), (1, 1)]
+    assert [path.name for path in (tmp_path / EVENTS).iterdir()] == [f"date={NOW:%Y-%m-%d}"]
+    assert not (tmp_path / "_writing").exists()
+
+
+@pytest.mark.parametrize("every", [0, 900])
+def test_any_name_and_any_day_is_archived_merged_and_rolled_up(
+    spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None], every: int
+) -> None:
+    names = ["..", "%2F", "a/b", "123", "true", "2026-01-01", "*", "\n", "\U0001f600", "a=b", " ", "null"]
+    names += ["x" * 245, "é" * 122, ":" * 81]
+    unsuitable = ["x" * 246, "é" * 123, ":" * 82, "\0", "", "__HIVE_DEFAULT_PARTITION__"]
+    days = [datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, tzinfo=UTC), NOW]
+    for number in (0, 1):
+        write_batch(number, every, names + unsuitable, days)
+    Merger(spark, str(tmp_path)).merge("abcdef12", 2)
+    assert not directories(tmp_path, RECENT[EVENTS])
+    malformed = spark.read.parquet(f"{tmp_path}/_malformed").collect()
+    assert Counter(row["namespace"] for row in malformed) == dict.fromkeys(unsuitable, 6)
+    wanted = Counter((name, f"{number}-{row}") for name in names for number in range(2) for row in range(3))
+    assert ids(spark, tmp_path) == wanted
+    with connect(str(tmp_path)) as views:
+        assert Counter(views.execute("SELECT namespace, id FROM events").fetchall()) == wanted
+    counts = rolled_up(spark, str(tmp_path), "day").collect()
+    assert Counter({row["namespace"]: row["count"] for row in counts}) == dict.fromkeys(names, 2)
 
 
 def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
     settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
-    archive = Archive(settings, here, Keys("pipe"), None)
+    writer = Archive(settings, here, Keys("pipe"), None)
     here.hset("pipe:metrics:pipeline", mapping={"query": "abcdef12-3456", "batch": 5})
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")
     try:
-        archive.write(spark.range(1), 5)
+        writer.write(spark.range(1), 5)
         with pytest.raises(Unsuitable, match="micro-batch 4 comes again, though 5 is archived: the checkpoint is"):
-            archive.write(spark.range(1), 4)
+            writer.write(spark.range(1), 4)
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
     assert not directories(tmp_path)

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 
-from penstock.spark import claims
+from penstock.spark import archive, claims
 from penstock.spark.archive import EVENTS, RECENT
 from penstock.spark.sql import connect
 from services.pipeline import merging
@@ -58,16 +58,16 @@ class Steps:
     """Lets readers look before and after each change that a merge makes to files, and ends it before one of them."""
 
     def __init__(
-        self, archive: Path, monkeypatch: pytest.MonkeyPatch, many: int, *, atomic: bool, end: int | None = None
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, many: int, *, atomic: bool, end: int | None = None
     ) -> None:
-        self.archive, self.taken = archive, 0
+        self.archive, self.taken = place, 0
         self.all_rows = expected(*range(many))
         self._before, self._end = Seen(), end
         monkeypatch.setattr(merging, "FILE_ROWS", 3 * many // 2)
         monkeypatch.setattr(merging, "write_claim", self._around(claims.write_claim))
-        monkeypatch.setattr(Merger, "_delete", self._around(Merger._delete))
+        monkeypatch.setattr(merging, "delete", self._around(archive.delete))
         monkeypatch.setattr(
-            Merger, "_move", self._around(Merger._move) if atomic else lambda _, *words: self._copy(*words)
+            merging, "move", self._around(archive.move) if atomic else lambda _, *words: self._copy(*words)
         )
 
     def look(self) -> None:
@@ -123,6 +123,16 @@ def test_each_reader_sees_each_row_once_after_each_step_of_a_merge(
     assert len([*tmp_path.glob(f"{EVENTS}/**/*.parquet")]) == 2 * len(NAMES)
 
 
+def test_what_a_killed_pipeline_has_left_is_no_row_for_other_readers(spark: "SparkSession", tmp_path: Path) -> None:
+    write(spark, tmp_path, small(0))
+    merger = Merger(spark, str(tmp_path))
+    merger.merge("abcdef12", 1)
+    shutil.copytree(tmp_path / EVENTS, tmp_path / "left")
+    (tmp_path / "left").rename(tmp_path / EVENTS / ".spark-staging-1")
+    Merger(spark, str(tmp_path))
+    assert [by_duckdb(f"{tmp_path}/{EVENTS}/**/*.parquet"), ids(spark, tmp_path)] == 2 * [expected(0)]
+
+
 @pytest.mark.parametrize("atomic", [True, False])
 def test_the_next_merge_finishes_what_was_interrupted_at_any_step(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
@@ -130,26 +140,26 @@ def test_the_next_merge_finishes_what_was_interrupted_at_any_step(
     seed = tmp_path / "seed"
     write(spark, seed, small(0), small(1))
     for end in range(1, 60):
-        archive = Path(shutil.copytree(seed, tmp_path / str(end)))
+        place = Path(shutil.copytree(seed, tmp_path / str(end)))
         with monkeypatch.context() as patched:
-            merger = Merger(spark, str(archive))
-            steps = Steps(archive, patched, 2, atomic=atomic, end=end)
+            merger = Merger(spark, str(place))
+            steps = Steps(place, patched, 2, atomic=atomic, end=end)
             try:
                 merger.merge("abcdef12", 2)
                 break
             except KilledError:
                 pass
         if end % 5 == 1:
-            assert ids(spark, archive) == steps.all_rows, end
+            assert ids(spark, place) == steps.all_rows, end
         with monkeypatch.context() as patched:
-            then = Steps(archive, patched, 2, atomic=atomic)
+            then = Steps(place, patched, 2, atomic=atomic)
             then._before = steps._before
-            Merger(spark, str(archive)).merge("abcdef12", 2)
+            Merger(spark, str(place)).merge("abcdef12", 2)
             then.look()
-        assert by_duckdb(f"{archive}/{EVENTS}/**/*.parquet") == steps.all_rows, end
-        assert directories(archive, RECENT[EVENTS]) == [], end
-        assert not [*archive.glob("recent*/_publishing")], end
-        shutil.rmtree(archive)
+        assert by_duckdb(f"{place}/{EVENTS}/**/*.parquet") == steps.all_rows, end
+        assert directories(place, RECENT[EVENTS]) == [], end
+        assert not [*place.glob("recent*/_publishing")], end
+        shutil.rmtree(place)
     else:
         pytest.fail("it never came to an end")
     assert end > 15
