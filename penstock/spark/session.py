@@ -1,5 +1,6 @@
 """Spark sessions with our formats, and checks of what they need."""
 
+import locale
 import os
 import re
 import shutil
@@ -68,6 +69,7 @@ def session(
     if not is_submitted():
         _choose_python(master)
         _choose_address(master)
+        choose_encoding()
         wait_for_master(master)
         options = f"{LOGGING}{java_options() if java is None else java}"
         alone = {"spark.master": master, "spark.driver.memory": memory, "spark.driver.extraJavaOptions": options}
@@ -101,6 +103,12 @@ def _choose_address(master: str) -> None:
     """Listen on the loopback address alone if all workers are local, whatever name the machine has."""
     if master.startswith("local") or LOOPBACK.intersection(host for host, _ in masters(master)):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def choose_encoding() -> None:
+    """Let Java write UTF-8 in the names of files. With ``LC_ALL=C`` each other letter would become ``?``."""
+    if locale.getencoding().upper() != "UTF-8":
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def wait_for_master(master: str) -> None:

@@ -1,5 +1,6 @@
 """The session of services and commands: options that it sets, and those that it leaves to spark-submit."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -37,6 +38,16 @@ if TYPE_CHECKING:
 )
 def test_only_a_standalone_cluster_has_masters(master: str, found: list[tuple[str, int]]) -> None:
     assert masters(master) == found
+
+
+@pytest.mark.parametrize("given", ["C", "C.UTF-8", ""])
+def test_java_writes_names_of_files_in_utf_8_in_any_locale(given: str) -> None:
+    ask = "subprocess.run(['java', '-XshowSettings:properties', '-version'])"
+    words = f"import subprocess; from penstock.spark.session import choose_encoding; choose_encoding(); {ask}"
+    environment = {name: value for name, value in os.environ.items() if name != "LANG" and not name.startswith("LC_")}
+    environment |= {"LC_ALL": given} if given else {}
+    done = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True, check=True)
+    assert "sun.jnu.encoding = UTF-8" in done.stderr
 
 
 def test_a_master_that_is_starting_is_waited_for_and_no_other_kind() -> None:
