@@ -1,6 +1,7 @@
 """penstock archive: other readers and Delta tables have each event once, whatever is published or killed meanwhile."""
 
 import random
+import re
 import shutil
 import signal
 import sys
@@ -25,10 +26,12 @@ from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
 from penstock.spark.delta import ExportFailed, export
 from penstock.spark.files import Files
 from tests.support.commandline import penstock
+from tests.support.harness import ROOT
 
 DAYS: Final = ("2026-11-21", "2026-11-22")
 SHOP: Final = "a b:é%/=[x]"
 ROWS: Final = 3
+CODE: Final = re.compile(r"```python\n(.+?)```", re.DOTALL)
 START: Final = 1_767_225_600_000_000
 
 
@@ -143,6 +146,22 @@ async def test_an_export_appends_what_is_published_and_has_the_columns_of_the_ar
     missing = await penstock("archive", "export", "--archive", tmp_path / "none", "--to", "delta", tmp_path / "another")
     assert (missing.status, "there is no archive" in missing.error) == (1, True)
     assert not (tmp_path / "another").exists()
+
+
+@pytest.mark.parametrize("older", [0, 1])
+def test_other_readers_read_files_of_older_versions_beside_others_as_the_document_says(
+    tmp_path: Path, older: int
+) -> None:
+    for number, extra in ((older, {}), (1 - older, {"extra": "{}"})):
+        write(place(tmp_path / "archive", name_of(number)), [number], event="done", **extra)
+    example = next(CODE.finditer((ROOT / "docs/archive.md").read_text()))[1].replace("/data", str(tmp_path))
+    for line in example.splitlines()[-4:]:
+        example = example.replace(line, f"found.append({line})")
+    found = list[Any]()
+    exec(example, {"found": found})
+    duckdb, polars, pandas, pyarrow = found
+    assert duckdb.fetchall() == [("done", 2 * ROWS)]
+    assert [len(polars.collect()), len(pandas), pyarrow.count_rows()] == [2 * ROWS] * 3
 
 
 async def test_without_deltalake_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
