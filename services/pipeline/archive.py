@@ -23,6 +23,7 @@ from penstock.spark.archive import (
     WRITING,
     Batches,
     delete,
+    exists,
     listed,
     move,
     overwrite,
@@ -33,7 +34,7 @@ from services.pipeline.rollups import Rollups
 from services.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 Place = tuple[str, tuple[str, ...]]
 """A directory, and the columns of the directories above those of micro-batches."""
@@ -66,7 +67,8 @@ class Archive:
     """Writes the micro-batches of ``foreachBatch``."""
 
     def __init__(self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None) -> None:
-        self._directory, self._redis, self._metric = settings.archive, redis, keys.metric("pipeline")
+        self._directory, self._checkpoint = settings.archive, settings.progress
+        self._redis, self._metric = redis, keys.metric("pipeline")
         recent: Place = f"{settings.archive}/{RECENT[EVENTS]}", ()
         published: Place = f"{settings.archive}/{EVENTS}", PARTITIONS[EVENTS]
         self._here, self._elsewhere = (recent, published) if settings.merge_every else (published, recent)
@@ -124,6 +126,11 @@ class Archive:
         """Return the last counted micro-batch of ``query``, -1 if none; earlier ones are never repeated."""
         known: list[bytes | None] = self._redis.hmget(self._metric, "query", "batch")  # type: ignore[assignment]
         return int(known[1] or -1) if known[0] == query.encode() else -1
+
+    def repeatable(self, spark: "SparkSession", query: str) -> int:
+        """Return the first micro-batch of ``query`` that may be written again: the last counted, until Spark knows."""
+        counted = self.counted(query)
+        return counted + exists(spark, f"{self._checkpoint}/commits/{counted}")
 
     def _write(self, events: "DataFrame", name: str) -> "Callable[[], DataFrame]":
         """Write a micro-batch; return what reads it: that is cheaper than to read it from Redis again, or to cache it.

@@ -50,17 +50,17 @@ class Merger:
             for each in files.globStatus(killed) or ():
                 files.delete(each.getPath(), True)
 
-    def merge(self, query: str, counted: int) -> int:
+    def merge(self, query: str, repeatable: int) -> int:
         """Publish what is recent; return how many micro-batches had events.
 
-        ``counted`` is the last counted micro-batch of ``query``: it and later ones may be written again.
+        Leave ``repeatable`` and later micro-batches of ``query``: they may be written again.
         """
         self._finish_all()
         published = 0
         for base, root in RECENT.items():
             names = [name for (name,) in listed(self._spark, f"{self._directory}/{root}", "batch")]
             found = sorted(each for name in names if (each := Batches.of(name)))
-            settled = [each for each in found if each.query != query or each.last < counted]
+            settled = [each for each in found if each.query != query or each.last < repeatable]
             for _, several in groupby(settled, attrgetter("query")):
                 self._publish(base, list(several))
             published = max(published, len(settled))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,7 +79,7 @@ async def _run(context: Context[Settings], spark: "SparkSession") -> None:
         archive = Archive(settings, redis, context.required_keys, rollups)
         merger = await asyncio.to_thread(Merger, spark, settings.archive)
         query = await asyncio.to_thread(_begin, spark, settings, archive)
-        tidying = asyncio.create_task(_tidy(context, query, archive, merger, rollups))
+        tidying = asyncio.create_task(_tidy(context, spark, query, archive, merger, rollups))
         try:
             while context.running and not tidying.done():
                 if query.lastProgress:
@@ -97,7 +97,12 @@ async def _run(context: Context[Settings], spark: "SparkSession") -> None:
 
 
 async def _tidy(
-    context: Context[Settings], query: "StreamingQuery", archive: Archive, merger: Merger, rollups: Rollups | None
+    context: Context[Settings],
+    spark: "SparkSession",
+    query: "StreamingQuery",
+    archive: Archive,
+    merger: Merger,
+    rollups: Rollups | None,
 ) -> None:
     """Close the roll-ups of windows that are over and publish recent rows, while ``query`` runs."""
     settings = context.settings
@@ -108,18 +113,18 @@ async def _tidy(
             await asyncio.to_thread(rollups.close)
         if time.monotonic() - merged >= every:
             merged = time.monotonic()
-            await _merge(context, merger, archive, query.id)
+            await _merge(context, lambda: merger.merge(short(query.id), archive.repeatable(spark, query.id)))
         await context.pause(POLL_SECONDS)
 
 
-async def _merge(context: Context[Settings], merger: Merger, archive: Archive, query: str) -> None:
+async def _merge(context: Context[Settings], merge: Callable[[], int]) -> None:
     """Publish recent rows. A failure is logged: nothing is lost, and the next merge tries again."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     start, settings = time.monotonic(), context.settings
     try:
-        many = await asyncio.to_thread(lambda: merger.merge(short(query), archive.counted(query)))
+        many = await asyncio.to_thread(merge)
     except (PenstockError, Py4JError, PySparkException) as error:
         if context.running:
             context.log.warning("not merged", reason=reason_of_error(error, settings.archive))

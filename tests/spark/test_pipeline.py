@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from redis import Redis
 from structlog.testing import capture_logs
@@ -126,6 +127,15 @@ async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     aside = sorted((row["namespace"], row["malformed"]) for row in malformed_in(tmp_path))
     assert [namespace for namespace, _ in aside] == ["shop", "shop", *["shop:a"] * 3]
     assert aside[:2] == [("shop", '{"event": "", "id": "78"}'), ("shop", '{"temperature": "20"}')]
+
+
+async def test_the_last_events_are_published_though_no_more_come(shop: Any, serve: Serve, tmp_path: Path) -> None:
+    add_events(shop, 300)
+    async with serve(merge_every=1) as (service, _):
+        await met(lambda: archived(shop) == 300)
+        events = tmp_path / "archive/events"
+        await met(lambda: sum(pq.read_metadata(file).num_rows for file in events.rglob("*.parquet")) == 300)
+        assert await stopped(service) == 0
 
 
 async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, serve: Serve) -> None:
