@@ -79,6 +79,7 @@ def test_streams_are_found_by_pattern_and_only_streams(spark: "SparkSession", sh
     for name, many in ("shop:a", 3), ("shop:b", 5), ("other", 7):
         add_events(shop, many, keys=Keys(name))
     shop.set("shop:c:events", "text")
+    shop.xadd(b"shop:\xff:events", {"event": "done", "id": "in no namespace"})
     found = load(spark, redis_url, keys="shop:*:events,other:events").groupBy("namespace").count().collect()
     assert {row.namespace: row["count"] for row in found} == {"shop:a": 3, "shop:b": 5, "other": 7}
     assert load(spark, redis_url, keys="none:*:events").count() == 0

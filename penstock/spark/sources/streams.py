@@ -7,6 +7,7 @@ the same.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -59,12 +60,14 @@ class _Reader:
         self._looked = -float("inf")
 
     def keys(self) -> list[str]:
-        """Return the streams that exist; patterns are matched with all keys every ``discover`` seconds."""
+        """Return the streams that exist; patterns are matched with all keys in UTF-8 every ``discover`` seconds."""
         patterns = [name for name in self._names if any(letter in name for letter in "*?[")]
         if patterns and time.monotonic() - self._looked >= self._discover:
             for key in self._entries.redis.scan_iter(count=10_000, _type="stream"):
-                if any(fnmatchcase(key.decode(errors="surrogateescape"), pattern) for pattern in patterns):
-                    self._found.add(key.decode(errors="surrogateescape"))
+                with suppress(UnicodeDecodeError):
+                    name = key.decode()
+                    if any(fnmatchcase(name, pattern) for pattern in patterns):
+                        self._found.add(name)
             self._looked = time.monotonic()
         return sorted(self._found.union(set(self._names) - set(patterns)))
 
