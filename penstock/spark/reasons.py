@@ -13,8 +13,8 @@ WRITTEN: Final = re.compile(
     r"writing rows to (.+?)(?:\. SQLSTATE|$)|mkdir of (.+?) failed|Mkdirs failed to create (.+?)(?: \(exists|$)",
     re.MULTILINE,
 )
-ASIDE: Final = re.compile(r"/(?:\.spark-staging|_temporary|\.hive-staging).*")
-"""Suffix that Spark appends to the directory that the operator knows."""
+ASIDE: Final = re.compile(r"/(?:\.spark-staging|_temporary|\.hive-staging|_merging|_writing).*")
+"""Suffix that Spark or the pipeline appends to the directory that the operator knows."""
 FULL: Final = re.compile("No space left on device|[Dd]isk quota exceeded|DSQuotaExceeded")
 CLOSED: Final = re.compile(
     "Read-only file system|Permission denied|AccessControlException|mkdir of .* failed|Mkdirs failed"

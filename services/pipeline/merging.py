@@ -44,7 +44,6 @@ class Merger:
     def __init__(self, spark: "SparkSession", directory: str) -> None:
         self._spark, self._directory = spark, directory
         self._finish_all()
-        delete(spark, f"{directory}/{ASIDE}")
         for root in (*RECENT, *RECENT.values(), ROLLUPS, MALFORMED):
             files, killed = file_of(spark, f"{directory}/{root}/{STAGED}")
             for each in files.globStatus(killed) or ():
@@ -89,13 +88,14 @@ class Merger:
         self._finish(base, claim, again=False)
 
     def _finish_all(self) -> None:
-        """Finish what is claimed."""
+        """Finish what is claimed, and delete what a merge that failed has written aside."""
         for base, root in RECENT.items():
             path = f"{self._directory}/{root}/{PUBLISHING}"
             if claim := read_claim(self._spark, path):
                 self._finish(base, claim, again=True)
             elif is_cut_off(self._spark, path):
                 delete(self._spark, path)
+        delete(self._spark, f"{self._directory}/{ASIDE}")
 
     def _finish(self, base: str, claim: Claim, *, again: bool) -> None:
         """Move files into place; then delete the recent directories that have the same rows, and the claim.

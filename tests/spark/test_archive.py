@@ -117,11 +117,15 @@ def test_a_merge_that_has_not_written_all_rows_publishes_nothing(
 
     write(spark, tmp_path, *map(small, range(MANY)))
     before = directories(tmp_path, RECENT[EVENTS])
-    monkeypatch.setattr(Observation, "get", {"rows": 49})
-    with pytest.raises(PenstockError, match=r"of 49 rows 48 were written; nothing is published"):
-        Merger(spark, str(tmp_path)).merge("abcdef12", MANY)
+    merger = Merger(spark, str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(Observation, "get", {"rows": 49})
+        with pytest.raises(PenstockError, match=r"of 49 rows 48 were written; nothing is published"):
+            merger.merge("abcdef12", MANY)
     assert directories(tmp_path, RECENT[EVENTS]) == before
     assert directories(tmp_path) == []
+    assert merger.merge("abcdef12", MANY) == MANY
+    assert not [*tmp_path.glob("_merging/*")], "with a full disk, each try would need more room"
 
 
 def test_a_claim_whose_files_another_process_has_deleted_is_void(

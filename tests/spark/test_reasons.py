@@ -87,6 +87,7 @@ def test_a_directory_that_cannot_be_written_is_named_in_one_line(spark: "SparkSe
     ("text", "said"),
     [
         (FULL, "/data/a b/events: the disk is full"),
+        (FULL.replace("events/.spark-staging-0", "_merging/0c1d"), "/data/a b: the disk is full"),
         ("[STREAM_FAILED] Query terminated: what\n at x\nCaused by: java.lang.Error: why", "[STREAM_FAILED] Query"),
         ("An error occurred while calling o1.count.\n: a.B: c\nCaused by: java.io.IOException: it is so", "it is so"),
         ("x\nCaused by: java.lang.OutOfMemoryError: Java heap space", "Spark's Java ran out of memory: give it more"),
