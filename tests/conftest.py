@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis as sync
+import structlog
 from _pytest.unraisableexception import collect_unraisable
 from hypothesis import settings
 from redis.asyncio import Redis
@@ -47,6 +48,15 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     gc.collect()
     gc.freeze()  # what is left lives on: the next test need not look through it again
     collect_unraisable(item.config)
+
+
+@pytest.fixture(autouse=True)
+def as_unconfigured() -> Iterator[None]:
+    """Let a test that configures structlog, as ``capture_logs`` does, not take the logs of later ones from logging."""
+    before = structlog.is_configured()
+    yield
+    if structlog.is_configured() and not before:
+        structlog.reset_defaults()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,7 +23,7 @@ local now, stamp = time[1] + time[2] / 1e6, string.format('%d%03d', time[1], tim
 local lost, count, attempts = {}, 0, 0
 for place = 1, #words, 3 do
   local entry, attempt, job = unpack(words, place, place + 2)
-  local owned = redis.call('XPENDING', jobs, group, entry, entry, 1, consumer)[1]
+  local owned = redis.pcall('XPENDING', jobs, group, entry, entry, 1, consumer)[1] -- an error if the group is gone
   if owned and owned[4] == tonumber(attempt) then
     local id = stream .. ':' .. entry
     local waited = math.max(0, now - string.match(entry, '%d+') / 1000)

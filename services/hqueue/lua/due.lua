@@ -1,5 +1,6 @@
 -- Find tasks of all queues that are due; remove members that name no task.
 --
+-- WITH types: wrong_type
 -- WITH members: is_task
 -- KEYS deadlines  zset    of all queues: tasks under way (id, queue) by what ends their state: lease, ttl, time to start
 -- KEYS delayed    zset    of all queues: tasks that wait for their time, by that time
@@ -9,6 +10,8 @@
 -- Returns the seconds until the next is due, as text (empty if none will be), and ids and queues of those that are. Run
 -- twice: the same again.
 local call = redis.call
+local refused = wrong_type({zset = {deadlines, delayed, kept}})
+if refused then return refused end
 local time = call('TIME')
 local now, next_at, found = math.floor(time[1] * 1000 + time[2] / 1000) / 1000, math.huge, {}
 for _, key in ipairs({deadlines, delayed, kept}) do
