@@ -163,6 +163,18 @@ async def unhealthy(running: Sequence[Container]) -> list[str]:
     return [f"{container.name}: not healthy" for container in running if not container.healthy()]
 
 
+def conclude(
+    running: Sequence[Container],
+    found: Sequence[str],
+    good: str = "Nothing lost, nothing doubled, every SIGTERM obeyed",
+) -> int:
+    """Print the faults ``found`` below the logs of all that are ``running``, or ``good``; return the exit status."""
+    for container in running if found else ():
+        print(f"--- {container.name}\n{container.log()}")
+    print("\n".join(found) or good)
+    return 1 if found else 0
+
+
 @contextmanager
 def containers(file: Path, image: str, here: str | Mapping[str, str], **variables: str) -> Iterator[list[Container]]:
     """Start all services of the compose.yaml ``file``; at the end kill and remove the containers.

@@ -15,7 +15,7 @@ from typing import Final
 from redis.asyncio import Redis
 
 from compose.comparison import Comparison
-from compose.containers import Container, becomes_true, containers, unhealthy
+from compose.containers import Container, becomes_true, conclude, containers, unhealthy
 from compose.edge.demo import ROWS
 from compose.edge.site import SITES
 from penstock.accounting.audit import audit
@@ -86,10 +86,7 @@ async def main(image: str) -> int:
             replaced[f"0.0.0.0:{number}"] = replaced[f"{name}:{number}"] = f"127.0.0.1:{free_port()}"
         running = stack.enter_context(containers(HERE / "compose.yaml", image, replaced))
         found = await check(sites, running)
-        for container in running if found else ():
-            print(f"--- {container.name}\n{container.log()}")
-    print("\n".join(found) or "Nothing lost, nothing doubled, every SIGTERM obeyed")
-    return 1 if found else 0
+        return conclude(running, found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from compose.containers import Container, becomes_true, containers, unhealthy
+from compose.containers import Container, becomes_true, conclude, containers, unhealthy
 from compose.jobs.names import KEYS, KEYSPACE, OUT, PREFIX, SOURCE, TALLY
 from compose.jobs.outcome import wrong_results
 from compose.months import rows_by_month
@@ -73,10 +73,7 @@ async def main(image: str) -> int:
         async with connect(server.url) as redis:
             with containers(HERE / "compose.yaml", image, server.url, **variables) as running:
                 found = await check(redis, server.url, running)
-                for container in running if found else ():
-                    print(f"--- {container.name}\n{container.log()}")
-    print("\n".join(found) or "Every job is done once for each group, every SIGTERM obeyed")
-    return 1 if found else 0
+                return conclude(running, found, "Every job is done once for each group, every SIGTERM obeyed")
 
 
 if __name__ == "__main__":

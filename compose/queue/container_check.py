@@ -13,7 +13,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from compose.containers import Container, becomes_true, containers, unhealthy
+from compose.containers import Container, becomes_true, conclude, containers, unhealthy
 from compose.months import is_right, rows_by_month
 from compose.queue.names import KEYS, KEYSPACE, OWNER, REPLIES, SERVICE, SOURCE
 from penstock.accounting.tracked import audit_tracked
@@ -96,10 +96,7 @@ async def main(image: str) -> int:
             with containers(HERE / "compose.yaml", image, server.url, **variables) as running:
                 async with Queues(url, token=reader) as queues:
                     found = await check(redis, running, queues[SERVICE])
-                for container in running if found else ():
-                    print(f"--- {container.name}\n{container.log()}")
-    print("\n".join(found) or "Every task is done once, every SIGTERM obeyed")
-    return 1 if found else 0
+                return conclude(running, found, "Every task is done once, every SIGTERM obeyed")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from compose.containers import Container, becomes_true, containers, unhealthy
+from compose.containers import Container, becomes_true, conclude, containers, unhealthy
 from compose.outcome import Outcome
 from compose.weather.demo import BRANCHES, KEYSPACE, SOURCE, read_outcome
 from penstock.connection import connect
@@ -61,10 +61,7 @@ async def main(image: str) -> int:
     with EmbeddedServer(aof=True) as server, containers(HERE / "compose.yaml", image, server.url) as running:
         async with connect(server.url) as redis:
             found = await check(redis, running, rows)
-        for container in running if found else ():
-            print(f"--- {container.name}\n{container.log()}")
-    print("\n".join(found) or "Nothing lost, nothing doubled, every SIGTERM obeyed")
-    return 1 if found else 0
+        return conclude(running, found)
 
 
 if __name__ == "__main__":

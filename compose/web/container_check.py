@@ -13,7 +13,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from compose.containers import Container, becomes_true, containers, unhealthy
+from compose.containers import Container, becomes_true, conclude, containers, unhealthy
 from compose.web.client import Client, is_served
 from compose.web.demo import read_outcome
 from compose.web.load import Load
@@ -72,10 +72,7 @@ async def main(image: str) -> int:
     ):
         async with connect(server.url) as redis:
             found = await check(redis, running, port)
-        for container in running if found else ():
-            print(f"--- {container.name}\n{container.log()}")
-    print("\n".join(found) or "No request failed, every SIGTERM obeyed")
-    return 1 if found else 0
+        return conclude(running, found, "No request failed, every SIGTERM obeyed")
 
 
 if __name__ == "__main__":

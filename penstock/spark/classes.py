@@ -4,6 +4,7 @@
 or a PySpark that was installed later does without it.
 """
 
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,5 +77,9 @@ def _work(spark: "SparkSession", place: str) -> None:
 
 
 if __name__ == "__main__":
+    from penstock.spark.session import what_is_missing
+
+    if problem := what_is_missing():
+        sys.exit(problem)
     file = write()
     print(f"{file}: {file.stat().st_size / 1e6:.0f} MB")

@@ -34,15 +34,15 @@ ALONE: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Hadoop's own starts a process for each file and each directory, to set its mode, and once more for a file of
-    # checksums. Parquet has checksums of its own.
+    # Hadoop starts a process for each file, to set its mode, and by default another for a file of its checksums, which
+    # Parquet has itself.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 """Settings of a session that spark-submit has not started."""
-LATER: Final = " ".join(
-    f"-XX:Tier4{name}Threshold={count}"
-    for name, count in {"Invocation": 50_000, "MinInvocation": 6_000, "Compile": 150_000, "BackEdge": 400_000}.items()
+LATER: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 """Code is optimised after ten times as many calls as usual: that took a third of the processor time of a start."""
 LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
@@ -57,6 +57,7 @@ def session(
     """Return the session of this process. ``more`` are settings of Spark, with ``_`` for a dot.
 
     ``java``: options of Java in place of those that make it use our archive of classes.
+
     Under spark-submit its options replace ``master`` and ``memory``. Raise ``Unsuitable`` if PySpark or a Java that it
     runs on is missing, or no master of a cluster answers at ``master``.
     """

@@ -250,8 +250,8 @@ async def test_a_handler_that_is_cancelled_inside_a_loop_that_goes_on_gives_its_
     assert seen == [1, 2]
 
 
-async def test_what_was_taken_and_not_handled_goes_back_when_a_loop_ends(queue: Queue) -> None:
-    await queue.add_many(range(40))
+async def some_of_a_batch(queue: Queue) -> int:
+    """Handle tasks until some of a batch are in hand; return how many were handled."""
     seen = 0
     async with aclosing(queue.tasks(batch=20, time_to_recover=600)) as tasks:
         async for task in tasks:
@@ -260,6 +260,12 @@ async def test_what_was_taken_and_not_handled_goes_back_when_a_loop_ends(queue: 
             seen += 1
             if len((await queue.info()).held) > 1:
                 break
+    return seen
+
+
+async def test_what_was_taken_and_not_handled_goes_back_when_a_loop_ends(queue: Queue) -> None:
+    await queue.add_many(range(40))
+    seen = await some_of_a_batch(queue)
     found = list[Any]()
     while len(found) < 40 - seen:
         task = await taken(queue, 5)
@@ -271,18 +277,11 @@ async def test_what_was_taken_and_not_handled_goes_back_when_a_loop_ends(queue: 
 async def test_what_goes_back_has_not_been_tried(queue: Queue) -> None:
     """At ``attempts=1`` it was dead."""
     await queue.add_many(range(40), attempts=1)
-    seen = 0
-    async with aclosing(queue.tasks(batch=20, time_to_recover=600)) as tasks:
-        async for task in tasks:
-            with task:
-                pass
-            seen += 1
-            if len((await queue.info()).held) > 1:
-                break
+    seen = await some_of_a_batch(queue)
     info = await queue.info()
     assert (info.waiting, info.ended, info.held) == (40 - seen, seen, ())
     assert not await queue.statuses("dead")
-    while task := await queue.fetch("other"):  # type: ignore[assignment]
+    while task := await queue.fetch("other"):
         assert await queue.ack(task.task_token) == "done"
     assert len(await queue.statuses("done")) == 40
 
