@@ -1,14 +1,18 @@
-"""An archive of the Java classes that Spark needs: with it, Spark starts in half the time.
+"""What lets Spark start in half the time: an archive of the Java classes that it needs, and PySpark compiled.
 
-``python -m penstock.spark.classes`` writes it beside PySpark, once after that was installed, as the image does. A Java
-or a PySpark that was installed later does without it.
+Workers import PySpark from an archive without byte code, so each process of a worker compiles it: 0.5 s.
+``python -m penstock.spark.classes`` writes both, once after PySpark was installed, as the image does. A Java or a
+Python of another version does without.
 """
 
+import py_compile
+import shutil
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +32,28 @@ def java_options() -> str:
     """Return the option of Java to use the archive; nothing without one."""
     file = file_of_classes()
     return f" -XX:SharedArchiveFile={file} -Xlog:disable" if file.exists() else ""
+
+
+def compile_pyspark() -> None:
+    """Add byte code of this Python to the archives of PySpark from which workers import it."""
+    for archive in file_of_classes().parent.glob("python/lib/*.zip"):
+        new = archive.with_suffix(".new")
+        with ZipFile(archive) as old, ZipFile(new, "w", ZIP_DEFLATED) as file, tempfile.TemporaryDirectory() as place:
+            for name in old.namelist():
+                source = old.read(name)
+                if not name.endswith(".pyc"):
+                    file.writestr(ZipInfo(name), source, ZIP_DEFLATED)
+                if name.endswith(".py"):
+                    (script := Path(place) / "script.py").write_bytes(source)
+                    code = py_compile.compile(
+                        str(script),
+                        dfile=name,
+                        doraise=True,
+                        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+                    )
+                    file.writestr(ZipInfo(f"{name}c"), Path(str(code)).read_bytes())
+        shutil.copymode(archive, new)
+        new.replace(archive)
 
 
 def write() -> Path:
@@ -81,5 +107,6 @@ if __name__ == "__main__":
 
     if problem := what_is_missing():
         sys.exit(problem)
+    compile_pyspark()
     file = write()
     print(f"{file}: {file.stat().st_size / 1e6:.0f} MB")

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import Unsuitable
 from penstock.ports import free_port
-from penstock.spark import register
+from penstock.spark import classes, register
 from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master
 from penstock.spark.shipping import SHIPPED, ship
@@ -140,3 +140,24 @@ def test_a_session_takes_classes_from_the_archive_and_does_without_if_that_is_of
         )
         shared = log.read_text().count("source: shared objects file (top)")
         assert (done.stdout.split()[-1:], shared > 5_000) == ([b"5"], content != b"of another Java")
+
+
+def test_the_copy_of_pyspark_that_workers_import_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "python/lib/some.zip"
+    archive.parent.mkdir(parents=True)
+    with ZipFile(archive, "w") as file:
+        file.writestr("some/__init__.py", "")
+        file.writestr("some/module.py", "def found():\n    return __file__\n")
+        file.writestr("some/data.txt", "1")
+    monkeypatch.setattr(classes, "file_of_classes", lambda: tmp_path / "classes.jsa")
+    for _ in range(2):
+        classes.compile_pyspark()
+    assert [*archive.parent.iterdir()] == [archive]
+    with ZipFile(archive) as file:
+        names = ["some/__init__.py", "some/__init__.pyc", "some/module.py", "some/module.pyc", "some/data.txt"]
+        assert file.namelist() == names
+    line = "from some.module import found; print(found(), found.__code__.co_filename)"
+    done = subprocess.run(
+        (sys.executable, "-c", line), env={"PYTHONPATH": str(archive)}, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [f"{archive}/some/module.pyc", "some/module.py"]
