@@ -128,7 +128,7 @@ def bare_parquet(bed: Testbed, place: Path) -> None:
 def archive(bed: Testbed, events: int) -> list[Figure]:
     """Measure the rate of archiving a backlog without roll-ups from the second micro-batch on, and if it slows."""
     write_events(bed.redis, events)
-    with PipelineRun(bed, [SHOP], rollups="false", max_events=events // 10) as run:
+    with PipelineRun(bed, [SHOP], rollups="false", max_events=events // 10, trigger=0) as run:
         run.until(events)
         rate = run.rate(0, events)
         parts = [run.rate(events * part / 5, events * (part + 1) / 5) for part in range(5)]
@@ -166,7 +166,7 @@ def rolling_up(bed: Testbed, events: int) -> list[Figure]:
     """
     write_events(bed.redis, events)
     part = events // 10
-    with PipelineRun(bed, [SHOP], max_events=events // 40) as run:
+    with PipelineRun(bed, [SHOP], max_events=events // 40, trigger=0) as run:
         run.until(events)
         rate = run.rate(0, events)
         first, between, last = (1e6 / run.rate(after, after + part) for after in (0, events // 5, events - part))

@@ -7,10 +7,12 @@ reads both. While rows are published, a claim says which: see ``penstock.spark.c
 """
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.errors import NoArchive, PenstockError
@@ -28,10 +30,18 @@ PARTITIONS: Final = {EVENTS: ("date", "namespace"), MINUTES: ("hour",)}
 """Columns of the directories above those of published micro-batches."""
 ROLLUPS: Final = "rollups"
 """Rows of closed windows: ``size=minute|hour|day/date=2026-11-21/hour=18``."""
-WRITING: Final = {
-    "partitionOverwriteMode": "dynamic",
-    "parquet.compression.codec.zstd.level": "1",  # no larger than with Spark's 3, and a fifth faster
+ZSTD_LEVEL: Final = 1
+"""No larger than with Spark's 3, and a fifth faster."""
+WRITING: Final = {"partitionOverwriteMode": "dynamic", "parquet.compression.codec.zstd.level": str(ZSTD_LEVEL)}
+WRITER: Final = {
+    "compression": "zstd",
+    "compression_level": ZSTD_LEVEL,
+    "write_page_checksum": True,
+    "store_schema": False,
 }
+"""Options of pyarrow's writer."""
+BEGUN: Final = "_writing"
+"""Where tasks write files, below an archive that is mounted; what a killed one has left there is deleted."""
 BATCHES: Final = re.compile(r"(?P<query>.+)-(?P<first>\d{9,})(\.\.(?P<last>\d{9,}))?")
 DDL: Final = (
     "entry string, place int, number long, event string, id string, xid string, at timestamp, queue string, "
@@ -157,6 +167,14 @@ def move(spark: "SparkSession", source: str, target: str) -> None:
         raise PenstockError(f"{source} cannot be renamed to {target}; nothing is deleted")
 
 
+def replace(target: Path, staged: Path) -> None:
+    """Delete the directory ``target``, and let ``staged`` take its place if that exists; both are mounted here."""
+    shutil.rmtree(target, ignore_errors=True)
+    if staged.exists():
+        target.parent.mkdir(exist_ok=True)
+        staged.rename(target)
+
+
 def delete(spark: "SparkSession", path: str) -> None:
     """Delete a file, or a directory with all that it holds, if it exists."""
     files, place = file_of(spark, path)
@@ -167,6 +185,13 @@ def exists(spark: "SparkSession", path: str) -> bool:
     """Return whether there is a file or a directory."""
     files, place = file_of(spark, path)
     return bool(files.exists(place))
+
+
+def mounted(spark: "SparkSession", directory: str) -> Path | None:
+    """Return the path of ``directory`` if its file system is mounted, None for HDFS and object stores."""
+    files, place = file_of(spark, directory)
+    uri = files.makeQualified(place).toUri()
+    return Path(str(uri.getPath())) if uri.getScheme() == "file" else None
 
 
 def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
 
 MASK: Final = "***"
 EXPECTED: Final = "expected parts of a document, e.g. $.card.number, $..password or $.items[*].price"
@@ -25,27 +25,13 @@ def checked(path: str) -> str:
     return path
 
 
-def masked(rows: "DataFrame", paths: Sequence[str]) -> "DataFrame":
-    """Return ``rows`` with ``hidden`` applied to the column ``message`` (binary), unchanged if ``paths`` is empty.
-
-    Raise ``ValueError`` for an invalid path.
-    """
-    if not paths:
-        return rows
+def masked(messages: "pa.Array", paths: Sequence[str]) -> "pa.Array":
+    """Return ``hidden`` of each of ``messages`` (binary), unchanged if ``paths`` is empty."""
+    if not paths or messages.null_count == len(messages):
+        return messages
     import pyarrow as pa
-    from pyspark.sql.pandas.functions import arrow_udf
 
-    for path in paths:
-        checked(path)
-    kept = tuple(paths)
-
-    def hide(messages: pa.Array) -> pa.Array:
-        if messages.null_count == len(messages):
-            return messages
-        return pa.array([None if each is None else hidden(each, kept) for each in messages.to_pylist()], pa.binary())
-
-    function: Any = arrow_udf  # its stub does not know of strings as types
-    return rows.withColumn("message", function(hide, "binary")("message"))
+    return pa.array([None if each is None else hidden(each, paths) for each in messages.to_pylist()], pa.binary())
 
 
 def hidden(message: bytes, paths: Sequence[str]) -> bytes | None:

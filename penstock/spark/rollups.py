@@ -6,9 +6,11 @@ its bucket, so it is at most 5 % off. Buckets add up exactly, and sums are of wh
 """
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 SIZES: Final = {"minute": 60, "hour": 3_600, "day": 86_400}
@@ -16,8 +18,14 @@ SIZES: Final = {"minute": 60, "hour": 3_600, "day": 86_400}
 BASE: Final = 1.1
 LEAST: Final = -145
 """The bucket of times up to a microsecond, which count as 0."""
+MAX_SECONDS: Final = 1e9
+"""A longer time counts as this one in sums."""
+MAX_LONG: Final = 2**63 - 1024
+"""The largest long that is a float, too."""
 SHARES: Final = 11
 """Bins of a histogram: ten tenths of the time allowed, and times that reached it."""
+MINUTE: Final = 60_000_000
+"""Microseconds."""
 KEYS: Final = ("start", "namespace", "queue", "event")
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -41,7 +49,7 @@ def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
         _share(seconds, F.col("timeout")).alias("share"),
     ).agg(
         F.count("*").alias("count"),
-        F.sum(F.round(seconds * 1_000_000).cast("long")).alias("micros"),
+        _total(F.coalesce(_micros(seconds), F.lit(0))).alias("micros"),
         F.max(seconds).alias("max"),
         F.sum("attempt").alias("attempts"),
     )
@@ -50,7 +58,7 @@ def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
     by_bucket = cells.groupBy(*KEYS, "bucket").agg(
         F.sum(count).alias("count"),
         F.sum(timed).alias("timed"),
-        F.sum("micros").alias("micros"),
+        _total("micros").alias("micros"),
         F.max("max").alias("max"),
         F.sum("attempts").alias("attempts"),
         *(F.sum(F.when(F.col("share") == share, count).otherwise(0)).alias(f"h{share}") for share in range(SHARES)),
@@ -59,7 +67,7 @@ def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
     return by_bucket.groupBy(*KEYS).agg(
         F.sum("count").alias("count"),
         F.sum("timed").alias("timed"),
-        F.coalesce(F.sum("micros"), F.lit(0)).alias("micros"),
+        _total("micros").alias("micros"),
         F.max("max").alias("max"),
         F.array(*(F.sum(f"h{share}") for share in range(SHARES))).alias("histogram"),
         F.map_from_entries(F.collect_list(pair)).alias("buckets"),
@@ -67,6 +75,82 @@ def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
         F.sum(F.when(event == "timeout", count).otherwise(0)).alias("timeouts"),
         F.sum(F.when(event == "dead", count).otherwise(0)).alias("dead"),
     )
+
+
+def cells(events: "pa.Table") -> "pa.Table":
+    """Count events as ``minutes`` does first, but with Arrow: by ``KEYS`` and by bucket and share of the time."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    seconds, timeout, most = events["seconds"], events["timeout"], float(SHARES - 1)
+    logarithm = pc.divide(pc.ln(pc.max_element_wise(seconds, BASE**LEAST)), math.log(BASE))
+    bucket = pc.if_else(pc.greater(seconds, BASE**LEAST), pc.ceil(logarithm), float(LEAST))
+    timeout = pc.if_else(pc.equal(timeout, 0.0), None, timeout)
+    tenths = _between(-1.0, pc.add(pc.divide(pc.multiply(seconds, most), timeout), 1e-9), most)
+    micros = pc.multiply(_between(-MAX_SECONDS, seconds, MAX_SECONDS), 1e6)
+    at = events["at"].cast(pa.int64())
+    columns = {
+        "start": pc.multiply(pc.divide(at, MINUTE), MINUTE).cast(pa.timestamp("us", tz="UTC")),
+        **{name: events[name] for name in KEYS[1:]},
+        "bucket": bucket.cast(pa.int32()),
+        "share": pc.floor(tenths).cast(pa.int32()),
+        "count": pa.repeat(pa.scalar(1, pa.int64()), len(at)),
+        # Whole numbers, exact up to 2**53, which end at infinity.
+        "micros": pc.fill_null(pc.round(micros, round_mode="half_towards_infinity"), 0.0),
+        "max": seconds,
+        "attempts": events["attempt"].cast(pa.int64()),
+    }
+    return _summed(pa.table(columns), "bucket", "share")
+
+
+def added_up(cells: "pa.Table") -> "pa.Table":
+    """Return the rows of ``minutes`` from those of ``cells``, of any number of tasks."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = cells["count"]
+    more = {"timed": pc.if_else(pc.is_valid(cells["bucket"]), count, 0)}
+    for share in range(SHARES):
+        more[f"h{share}"] = pc.if_else(pc.fill_null(pc.equal(cells["share"], share), False), count, 0)
+    for name, column in more.items():
+        cells = cells.append_column(name, column)
+    several = _summed(cells, "bucket")
+    rows = _summed(several.append_column("each", several["count"]), lists=("bucket", "each"))
+    buckets, counts = (rows[name].combine_chunks() for name in ("bucket_list", "each_list"))
+    has_time = buckets.flatten().is_valid()
+    ends = np.concatenate([[0], np.cumsum(has_time)])[buckets.offsets.to_numpy()]
+    histogram = np.column_stack([rows[f"h{share}"].to_numpy() for share in range(SHARES)])
+    found = {name: rows[name] for name in (*KEYS, "count", "timed")}
+    found |= {
+        "micros": pc.min_element_wise(rows["micros"], float(MAX_LONG)).cast(pa.int64()),
+        "max": rows["max"],
+        "histogram": pa.ListArray.from_arrays(
+            np.arange(0, histogram.size + 1, SHARES, dtype=np.int32), histogram.ravel()
+        ),
+        "buckets": pa.MapArray.from_arrays(
+            ends.astype(np.int32), buckets.flatten().filter(has_time), counts.flatten().filter(has_time)
+        ),
+        "attempts": pc.fill_null(rows["attempts"], 0),
+    }
+    for name, event in (("timeouts", "timeout"), ("dead", "dead")):
+        found[name] = pc.if_else(pc.equal(rows["event"], event), rows["count"], 0)
+    return pa.table(found)
+
+
+def _summed(rows: "pa.Table", *more: str, lists: Sequence[str] = ()) -> "pa.Table":
+    """Add up ``rows`` by ``KEYS`` and ``more``. Of ``lists`` there are lists, called ``bucket_list`` and the like."""
+    keys = [*KEYS, *more]
+    left = [name for name in rows.column_names if name not in {*keys, *lists, "bucket", "share"}]
+    numbers = [(name, "max" if name == "max" else "sum") for name in left]
+    found = rows.group_by(keys, use_threads=False).aggregate([*numbers, *((name, "list") for name in lists)])
+    return found.rename_columns({f"{name}_{kind}": name for name, kind in numbers})
+
+
+def _between(least: float, numbers: Any, most: float) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.max_element_wise(pc.min_element_wise(numbers, most, skip_nulls=False), least, skip_nulls=False)
 
 
 def windows(parts: "DataFrame", size: str) -> "DataFrame":
@@ -86,7 +170,7 @@ def windows(parts: "DataFrame", size: str) -> "DataFrame":
     added = parts.groupBy(F.date_trunc(size, "start").alias("start"), *KEYS[1:]).agg(
         F.sum("count").alias("count"),
         F.sum("timed").alias("timed"),
-        F.sum("micros").alias("micros"),
+        _total("micros").alias("micros"),
         F.max("max").alias("max"),
         F.array(*(F.sum(F.col("histogram")[share]) for share in range(SHARES))).alias("histogram"),
         F.reduce(F.collect_list("buckets"), nothing, both).alias("buckets"),
@@ -109,8 +193,23 @@ def _bucket(seconds: "Column") -> "Column":
 def _share(seconds: "Column", timeout: "Column") -> "Column":
     from pyspark.sql import functions as F
 
-    tenths = F.floor(seconds * (SHARES - 1) / timeout + 1e-9)  # 0.03 of 0.1 is 30 %, in binary fractions a hair less
-    return F.when(tenths.isNotNull(), F.least(tenths, F.lit(SHARES - 1))).cast("int")
+    most = F.lit(float(SHARES - 1))
+    tenths = F.try_divide(seconds * most, timeout) + 1e-9  # 0.03 of 0.1 is 30 %, in binary fractions a hair less
+    return F.when(tenths.isNotNull(), F.floor(F.greatest(F.least(tenths, most), F.lit(-1.0)))).cast("int")
+
+
+def _micros(seconds: "Column") -> "Column":
+    from pyspark.sql import functions as F
+
+    bounded = F.greatest(F.least(seconds, F.lit(MAX_SECONDS)), F.lit(-MAX_SECONDS))
+    return F.when(seconds.isNotNull(), F.round(bounded * 1_000_000)).cast("long")
+
+
+def _total(numbers: "Column | str") -> "Column":
+    """Return the sum, or the largest number if it is larger."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.try_sum(numbers), F.lit(MAX_LONG))
 
 
 def _quantile(share: float) -> "Column":

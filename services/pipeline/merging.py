@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from penstock.errors import PenstockError
 from penstock.spark.archive import (
+    BEGUN,
     MALFORMED,
     PARTITIONS,
     RECENT,
@@ -44,20 +45,21 @@ class Merger:
     def __init__(self, spark: "SparkSession", directory: str) -> None:
         self._spark, self._directory = spark, directory
         self._finish_all()
+        delete(spark, f"{directory}/{BEGUN}")
         for root in (*RECENT, *RECENT.values(), ROLLUPS, MALFORMED):
             files, killed = file_of(spark, f"{directory}/{root}/{STAGED}")
             for each in files.globStatus(killed) or ():
                 files.delete(each.getPath(), True)
 
-    def merge(self, query: str, repeatable: int) -> int:
-        """Publish what is recent; return how many micro-batches had events.
+    def merge(self, query: str, repeatable: int, *bases: str) -> int:
+        """Publish what is recent of ``bases``, by default all; return how many micro-batches had events.
 
         Leave ``repeatable`` and later micro-batches of ``query``: they may be written again.
         """
         self._finish_all()
         published = 0
-        for base, root in RECENT.items():
-            names = [name for (name,) in listed(self._spark, f"{self._directory}/{root}", "batch")]
+        for base in bases or RECENT:
+            names = [name for (name,) in listed(self._spark, f"{self._directory}/{RECENT[base]}", "batch")]
             found = sorted(each for name in names if (each := Batches.of(name)))
             settled = [each for each in found if each.query != query or each.last < repeatable]
             for _, several in groupby(settled, attrgetter("query")):

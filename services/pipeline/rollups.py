@@ -20,12 +20,25 @@ from redis import Redis
 from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.script import Script
-from penstock.spark.archive import MINUTES, MINUTES_DDL, RECENT, ROLLUPS, file_of, listed, overwrite, stored
+from penstock.spark.archive import (
+    BEGUN,
+    MINUTES,
+    MINUTES_DDL,
+    RECENT,
+    ROLLUPS,
+    WRITER,
+    file_of,
+    listed,
+    overwrite,
+    replace,
+    stored,
+)
 from penstock.spark.options import exchange
-from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, minutes, windows
+from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, windows
 from penstock.spark.staging import checked
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _rollup: Final = Script.read(Path(__file__).parent / "lua" / "rollup.lua")
@@ -69,13 +82,21 @@ class Window:
 class Rollups:
     """Maintains the roll-ups of one archive. ``kept``: seconds that a hash lives after its window, by size; 0: no hash.
 
-    ``lateness``: seconds without an event after which a window that is over is closed.
+    ``lateness``: seconds without an event after which a window that is over is closed. ``mounted``: the path of the
+    archive if this process can write there; else Java does.
     """
 
     def __init__(
-        self, spark: "SparkSession", directory: str, redis: Redis, kept: dict[str, int], lateness: int
+        self,
+        spark: "SparkSession",
+        directory: str,
+        redis: Redis,
+        kept: dict[str, int],
+        lateness: int,
+        mounted: Path | None = None,
     ) -> None:
         self._spark, self._redis, self._kept, self._lateness = spark, redis, kept, lateness
+        self._mounted = mounted
         self._directory, self._rollups = directory, f"{directory}/{ROLLUPS}"
         self._guard = Lock()
         """Held while parts are added and while windows are closed."""
@@ -101,27 +122,37 @@ class Rollups:
             hour for (hour,) in self._spark.read.schema(MINUTES_DDL).parquet(recent).select("hour").distinct().collect()
         }
 
-    def add(self, events: "DataFrame", query: str, batch: int, name: str) -> int:
-        """Add the ``events`` of a micro-batch to parts and hashes, once. Return how many events are late."""
-        from pyspark.sql import functions as F
-
-        table = minutes(events).toArrow()
+    def add(self, table: "pa.Table", query: str, batch: int, name: str) -> int:
+        """Add the rows of ``minutes`` of a micro-batch to parts and hashes, once. Return how many events are late."""
         rows = table.to_pylist()
         touched = Counter[Window]()
         for row in rows:
             touched[Window.of("hour", row["start"])] += row["count"]
-        parts = self._spark.createDataFrame(table).coalesce(1)
-        hour = F.date_format("start", "yyyy-MM-dd'T'HH")
         with self._guard:
             reached = {*touched, *(Window.of("day", window.start) for window in touched)}
             for window in reached & self._closed - self._open.keys():
                 self._mark(window, reopened=True)
-            recent = f"{self._directory}/{RECENT[MINUTES]}"
-            overwrite(parts.withColumns({"hour": hour, "batch": F.lit(name)}), recent, "batch")
+            self._keep(table, name)
             self._open |= dict.fromkeys(reached, time.monotonic())
             late = sum(count for window, count in touched.items() if window in self._closed)
         self._add_to_hashes(rows, query, batch)
         return late
+
+    def _keep(self, table: "pa.Table", name: str) -> None:
+        """Write the part of a micro-batch."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+        from pyspark.sql import functions as F
+
+        parts = table.append_column("hour", pc.strftime(table["start"], NAMES["hour"]))
+        if not self._mounted:
+            rows = self._spark.createDataFrame(parts).coalesce(1).withColumn("batch", F.lit(name))
+            overwrite(rows, f"{self._directory}/{RECENT[MINUTES]}", "batch")
+            return
+        staged = self._mounted / BEGUN / MINUTES
+        staged.mkdir(parents=True, exist_ok=True)
+        pq.write_table(parts, staged / f"{name}.parquet", **WRITER)
+        replace(self._mounted / RECENT[MINUTES] / f"batch={name}", staged)
 
     def _add_to_hashes(self, rows: Iterable[Row], query: str, batch: int) -> None:
         gathered: defaultdict[tuple[str, Window], defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))

@@ -1,9 +1,12 @@
 """pipeline: archive the events of many namespaces with Spark."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
@@ -11,19 +14,23 @@ from redis.exceptions import ConnectionError as Disconnected
 
 from common.context import Context
 from penstock.errors import PenstockError, QueryFailed
+from penstock.spark.archive import BEGUN, EVENTS, MINUTES, mounted
 from penstock.spark.options import connect
 from penstock.spark.reasons import SLOW_PYTHON, reason, reason_of_error, stop
 from penstock.spark.session import session
+from penstock.spark.sources.archiving import RedisArchive
 from services.pipeline.archive import Archive, short
 from services.pipeline.merging import Merger
 from services.pipeline.rollups import Rollups
 from services.pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 10
+"""Time between two merges, at least, if the first one has failed."""
 DEFAULT_MERGE_SECONDS: Final = 900
 """Time between two merges of parts of roll-ups if events are not merged."""
 AWAY: Final = ("redis.exceptions.ConnectionError", "redis.exceptions.TimeoutError", "redis.exceptions.BusyLoadingError")
@@ -34,6 +41,7 @@ class Pipeline:
     """Runs of the service, and the Spark session that all of them use."""
 
     _spark: "SparkSession"
+    _events: "asyncio.Task[DataFrame]"
 
     @asynccontextmanager
     async def lifespan(self, settings: Settings) -> AsyncIterator[None]:
@@ -45,10 +53,13 @@ class Pipeline:
             "spark_sql_maxConcurrentOutputFileWriters": "0" if settings.payloads else "64",
         }
         self._spark = await asyncio.to_thread(session, settings.master, settings.memory, **tuned)
+        self._plan(settings)
+        warming = asyncio.create_task(self._warm())
         try:
             yield
         finally:
             await asyncio.to_thread(stop, self._spark)
+            await asyncio.gather(self._events, warming, return_exceptions=True)
 
     async def run(self, context: Context[Settings]) -> None:
         """Run a query from its checkpoint on until the run ends.
@@ -56,7 +67,20 @@ class Pipeline:
         Raise ``QueryFailed`` with Spark's reason, or a lost connection for what passes: then the run is repeated.
         """
         with one_line_errors(context.settings.archive):
-            await _run(context, self._spark)
+            try:
+                events = await asyncio.shield(self._events)
+            except Exception:
+                self._plan(context.settings)  # for the next run
+                raise
+            await _run(context, self._spark, events)
+
+    def _plan(self, settings: Settings) -> None:
+        self._events = asyncio.create_task(asyncio.to_thread(_events, self._spark, settings))
+
+    async def _warm(self) -> None:
+        """Let Python's workers start, which the first micro-batch needs, while the query begins or a lease is held."""
+        await asyncio.wait({self._events})
+        await asyncio.to_thread(_start_workers, self._spark)
 
 
 @contextmanager
@@ -71,14 +95,15 @@ def one_line_errors(archive: str) -> Iterator[None]:
         raise _failure(reason_of_error(error, archive)) from error
 
 
-async def _run(context: Context[Settings], spark: "SparkSession") -> None:
+async def _run(context: Context[Settings], spark: "SparkSession", events: "DataFrame") -> None:
     settings = context.settings
     context.recovers_alone = False
     with connect(settings.redis, name="penstock-pipeline") as redis:
-        rollups = await asyncio.to_thread(_rollups, spark, settings, redis) if settings.rollups else None
-        archive = Archive(settings, redis, context.required_keys, rollups)
+        place = await asyncio.to_thread(mounted, spark, settings.archive)
+        rollups = await asyncio.to_thread(_rollups, spark, settings, redis, place) if settings.rollups else None
+        archive = Archive(settings, redis, context.required_keys, rollups, place)
         merger = await asyncio.to_thread(Merger, spark, settings.archive)
-        query = await asyncio.to_thread(_begin, spark, settings, archive)
+        query = await asyncio.to_thread(_begin, events, settings, archive)
         tidying = asyncio.create_task(_tidy(context, spark, query, archive, merger, rollups))
         try:
             while context.running and not tidying.done():
@@ -105,20 +130,24 @@ async def _tidy(
     rollups: Rollups | None,
 ) -> None:
     """Close the roll-ups of windows that are over and publish recent rows, while ``query`` runs."""
+
+    def merge(bases: list[str]) -> int:
+        return merger.merge(short(query.id), archive.repeatable(spark, query.id), *bases)
+
     settings = context.settings
-    every = settings.merge_every or DEFAULT_MERGE_SECONDS  # parts of roll-ups are always merged
-    merged = time.monotonic() if settings.merge_every else -every  # what is left from before must not wait
+    every = {EVENTS: settings.merge_every, MINUTES: settings.merge_every or DEFAULT_MERGE_SECONDS}
+    due = dict.fromkeys(every, time.monotonic() + settings.merge_every)  # what is left from before must not wait
     while context.running and await asyncio.to_thread(lambda: query.isActive):
         if rollups:
             await asyncio.to_thread(rollups.close)
-        if time.monotonic() - merged >= every:
-            merged = time.monotonic()
-            await _merge(context, lambda: merger.merge(short(query.id), archive.repeatable(spark, query.id)))
+        if now := [base for base, at in due.items() if time.monotonic() >= at]:
+            pause = 0 if await _merge(context, partial(merge, now)) else RETRY_SECONDS
+            due |= {base: time.monotonic() + max(every[base], pause) for base in now}
         await context.pause(POLL_SECONDS)
 
 
-async def _merge(context: Context[Settings], merge: Callable[[], int]) -> None:
-    """Publish recent rows. A failure is logged: nothing is lost, and the next merge tries again."""
+async def _merge(context: Context[Settings], merge: Callable[[], int]) -> bool:
+    """Publish recent rows; return whether that went well. A failure is logged; nothing is lost then."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -128,16 +157,18 @@ async def _merge(context: Context[Settings], merge: Callable[[], int]) -> None:
     except (PenstockError, Py4JError, PySparkException) as error:
         if context.running:
             context.log.warning("not merged", reason=reason_of_error(error, settings.archive))
-    else:
-        if many:
-            context.log.info("merged", batches=many, seconds=round(time.monotonic() - start, 3))
+        return False
+    if many and settings.merge_every:
+        context.log.info("merged", batches=many, seconds=round(time.monotonic() - start, 3))
+    return True
 
 
-def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis") -> Rollups:
-    return Rollups(spark, settings.archive, redis, settings.kept, settings.lateness)
+def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis", place: Path | None) -> Rollups:
+    return Rollups(spark, settings.archive, redis, settings.kept, settings.lateness, place)
 
 
-def _begin(spark: "SparkSession", settings: Settings, archive: Archive) -> "StreamingQuery":
+def _events(spark: "SparkSession", settings: Settings) -> "DataFrame":
+    place = mounted(spark, settings.archive)
     options: dict[str, str | int] = {
         "url": settings.redis,
         "keys": ",".join(settings.lists()),
@@ -145,9 +176,27 @@ def _begin(spark: "SparkSession", settings: Settings, archive: Archive) -> "Stre
         "discover": settings.discover,
         "partitions": max(spark.sparkContext.defaultParallelism, 2),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        "payloads": str(settings.payloads).lower(),
+        "mask": json.dumps(settings.mask),
+        "rollups": str(settings.rollups).lower(),
+        "directory": str(place / BEGUN) if place else "",
     }
-    events: Any = spark.readStream.format("redis-stream").options(**options).load()
-    writer = events.writeStream.foreachBatch(archive.write).option("checkpointLocation", settings.progress)
+    spark.dataSource.register(RedisArchive)
+    return spark.readStream.format("redis-archive").options(**options).load()
+
+
+def _start_workers(spark: "SparkSession") -> None:
+    def same(rows: Iterator[Any]) -> Iterator[Any]:
+        import penstock.spark.sources.archiving  # noqa: F401
+
+        yield from rows
+
+    count = spark.sparkContext.defaultParallelism
+    spark.range(count, numPartitions=count).mapInArrow(same, "id long").collect()
+
+
+def _begin(events: "DataFrame", settings: Settings, archive: Archive) -> "StreamingQuery":
+    writer: Any = events.writeStream.foreachBatch(archive.write).option("checkpointLocation", settings.progress)
     query: StreamingQuery = writer.trigger(processingTime=f"{settings.trigger} seconds").start()
     return query
 

@@ -88,7 +88,7 @@ class Settings(ServiceSettings):
     )
     merge_every: Whole = setting(
         "seconds",
-        "Seconds between two merges, which publish small files as large ones; 0: publish them at once, small.",
+        "Seconds between two merges, which publish small files as large ones; 0: publish each micro-batch, small.",
         900,
         most=YEAR,
     )

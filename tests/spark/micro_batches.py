@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.spark.archive import DDL, EVENTS, RECENT, Batches, events, overwrite
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 NOW: Final = datetime.now(UTC)
@@ -47,12 +48,23 @@ def small(number: int, query: str = "abcdef12") -> Batches:
     return Batches(query, number, number)
 
 
-def frame(spark: "SparkSession", rows: list[Event]) -> "DataFrame":
+def table(rows: list[Event]) -> "pa.Table":
     import pyarrow as pa
 
     words, moment = dict.fromkeys(["namespace", "queue", "event"], pa.string()), pa.timestamp("us", tz="UTC")
     numbers = {"attempt": pa.int32(), "seconds": pa.float64(), "timeout": pa.float64()}
-    return spark.createDataFrame(pa.Table.from_pylist(rows, pa.schema({**words, "at": moment, **numbers})))
+    return pa.Table.from_pylist(rows, pa.schema({**words, "at": moment, **numbers}))
+
+
+def counted(rows: list[Event]) -> "pa.Table":
+    """Return ``rows`` by minute, as a micro-batch leaves them."""
+    from penstock.spark.rollups import added_up, cells
+
+    return added_up(cells(table(rows)))
+
+
+def frame(spark: "SparkSession", rows: list[Event]) -> "DataFrame":
+    return spark.createDataFrame(table(rows))
 
 
 def now_and_before() -> tuple[datetime, datetime, list[Event]]:

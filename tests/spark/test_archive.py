@@ -1,6 +1,7 @@
 """The archive: many micro-batches are published together, and each row is read once."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,9 +14,20 @@ import pytest
 from penstock.cli._archive import MAX_READS, retry_reads
 from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
-from penstock.spark import archive, claims
-from penstock.spark.archive import DDL, EVENTS, MINUTES, RECENT, Batches, events, rolled_up
+from penstock.spark import claims
+from penstock.spark.archive import (
+    BEGUN,
+    EVENTS,
+    MINUTES,
+    PARTITIONS,
+    RECENT,
+    Batches,
+    events,
+    overwrite,
+    rolled_up,
+)
 from penstock.spark.reasons import reason_of_error
+from penstock.spark.sources.archiving import FILES_DDL, ROWS_DDL, prepared, written
 from penstock.spark.sql import connect
 from services.pipeline import merging
 from services.pipeline.archive import Archive
@@ -95,12 +107,12 @@ def test_batches_of_another_query_and_what_a_pipeline_did_not_write_stay_apart(
 
 
 def test_parts_of_roll_ups_are_merged_and_give_the_same_hours(spark: "SparkSession", tmp_path: Path, here: Any) -> None:
-    from tests.spark.micro_batches import frame, now_and_before
+    from tests.spark.micro_batches import counted, now_and_before
 
     rows = now_and_before()[2][1:]
     rollups = Rollups(spark, str(tmp_path), here, KEPT, 0)
     for number in range(MANY):
-        rollups.add(frame(spark, rows), "abcdef12", number, small(number).name)
+        rollups.add(counted(rows), "abcdef12", number, small(number).name)
     before = rolled_up(spark, str(tmp_path), "hour").collect()
     assert Merger(spark, str(tmp_path)).merge("abcdef12", MANY) == MANY
     assert [each.name for each in directories(tmp_path, MINUTES)] == ["batch=abcdef12-000000000..000000007"]
@@ -221,67 +233,71 @@ def test_a_byte_that_the_disk_has_changed_is_no_other_value(spark: "SparkSession
     assert "CRC checksum verification failed" in str(raised.value)
 
 
-@pytest.fixture
-def write_batch(spark: "SparkSession", tmp_path: Path, here: Any) -> "Iterator[Callable[..., None]]":
+@pytest.fixture(params=[True, False], ids=["mounted", "by Java"])
+def write_batch(
+    spark: "SparkSession", tmp_path: Path, here: Any, request: pytest.FixtureRequest
+) -> "Iterator[Callable[..., None]]":
     """Return what writes a micro-batch as the pipeline does, with three events of each namespace."""
+    aside, mounted = str(tmp_path / BEGUN), tmp_path if request.param else None
 
-    def written(number: int, every: int = 900, names: Sequence[str] = NAMES, at: Sequence[datetime] = (NOW,)) -> None:
+    def write_batch(number: int, names: Sequence[str] = NAMES, at: Sequence[datetime] = (NOW,)) -> None:
         same: dict[str, Any] = {"place": 0, "event": "done", "queue": "out", "malformed": None}
         rows = [
             same | {"entry": f"{number}-{row}", "id": f"{number}-{row}", "namespace": name, "at": at[row % len(at)]}
             for row in range(3)
             for name in names
         ]
-        batch = spark.createDataFrame(rows, DDL.partition(", date ")[0] + ", namespace string, malformed string")
-        settings = Settings(
-            redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path), merge_every=every
-        )
-        Archive(settings, here, Keys("pipe"), Rollups(spark, str(tmp_path), here, KEPT, 0)).write(batch, number)
+        batch = spark.createDataFrame(rows, ROWS_DDL.replace("date date, ", ""))
+        batch = batch.mapInArrow(lambda rows: (prepared(each, None) for each in rows), ROWS_DDL)
+        if mounted:
+            batch = batch.mapInArrow(lambda rows: written(rows, aside, True), FILES_DDL)
+        settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
+        rollups = Rollups(spark, str(tmp_path), here, KEPT, 0, mounted)
+        Archive(settings, here, Keys("pipe"), rollups, mounted).write(batch, number)
 
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")
-    yield written
+    yield write_batch
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("before", [0, 900])
-def test_a_micro_batch_that_is_repeated_after_merge_every_has_changed_stays_where_it_is(
-    spark: "SparkSession", tmp_path: Path, here: Any, write_batch: Callable[..., None], before: int
+@pytest.mark.parametrize("formerly", [True, False])
+def test_a_micro_batch_that_is_repeated_replaces_what_it_had_written(
+    spark: "SparkSession", tmp_path: Path, here: Any, write_batch: Callable[..., None], formerly: bool
 ) -> None:
-    for every in (before, 900 - before):
-        write_batch(0, every)
+    """Also where version 0.2 had written it."""
+    for _ in range(2):
+        write_batch(0)
         here.delete("pipe:metrics:pipeline")  # as if it had ended before that
+        if formerly:
+            overwrite(events(spark, str(tmp_path)), str(tmp_path / EVENTS), *PARTITIONS[EVENTS], "batch")
+            shutil.rmtree(tmp_path / RECENT[EVENTS])
+    write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
-    there = [len(directories(tmp_path, base)) for base in (EVENTS, RECENT[EVENTS])]
-    assert there == ([0, 1] if before else [len(NAMES), 0])
+    assert [len(directories(tmp_path, base)) for base in (EVENTS, RECENT[EVENTS])] == [0, 1]
+    assert not (tmp_path / BEGUN).exists()
 
 
-def test_what_is_published_at_once_is_written_elsewhere_first(
-    tmp_path: Path, write_batch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+def test_what_killed_tasks_and_failed_attempts_left_is_no_part_of_the_archive(
+    spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None]
 ) -> None:
-    seen = list[tuple[int, int]]()
-
-    def look(*words: Any) -> None:
-        published = {path.parent for path in tmp_path.glob(f"{EVENTS}/**/*.parquet")}
-        seen.append((len(published), len(directories(tmp_path, "_writing"))))
-        archive.move(*words)
-
-    monkeypatch.setattr("services.pipeline.archive.move", look)
-    write_batch(0, 0)
-    assert seen == [(0, 2), (1, 1)]
-    assert [path.name for path in (tmp_path / EVENTS).iterdir()] == [f"date={NOW:%Y-%m-%d}"]
-    assert not (tmp_path / "_writing").exists()
+    left = tmp_path / BEGUN / "0123.events"
+    left.parent.mkdir()
+    left.write_bytes(b"PAR1 cut off")
+    write_batch(0)
+    assert ids(spark, tmp_path) == expected(0)
+    Merger(spark, str(tmp_path))
+    assert not left.parent.exists()
 
 
-@pytest.mark.parametrize("every", [0, 900])
 def test_any_name_and_any_day_is_archived_merged_and_rolled_up(
-    spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None], every: int
+    spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None]
 ) -> None:
     names = ["..", "%2F", "a/b", "123", "true", "2026-01-01", "*", "\n", "\U0001f600", "a=b", " ", "null"]
     names += ["x" * 245, "é" * 122, ":" * 81]
     unsuitable = ["x" * 246, "é" * 123, ":" * 82, "\0", "", "__HIVE_DEFAULT_PARTITION__"]
     days = [datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, tzinfo=UTC), NOW]
     for number in (0, 1):
-        write_batch(number, every, names + unsuitable, days)
+        write_batch(number, names + unsuitable, days)
     Merger(spark, str(tmp_path)).merge("abcdef12", 2)
     assert not directories(tmp_path, RECENT[EVENTS])
     malformed = spark.read.parquet(f"{tmp_path}/_malformed").collect()

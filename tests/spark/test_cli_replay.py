@@ -291,8 +291,9 @@ def test_messages_with_the_same_xid_are_paired_by_equal_outcomes(spark: "SparkSe
 def test_a_masked_message_is_known_by_what_is_left_of_it(spark: "SparkSession") -> None:
     plain, order = b'{"card": "4111"}', b'{"meta": {"id": "%s"}, "card": "4111"}' % (b"a" * 40)
     archived = [(hashlib.sha1(plain).hexdigest(), plain), ("a" * 40, order), ("12", b"0012"), (hashlib.sha1(b"[]").hexdigest(), b"[]")]  # fmt: skip  # noqa: E501
-    rows = spark.createDataFrame(pa.Table.from_pylist([{"xid": xid, "message": message} for xid, message in archived]))
-    found = [row.xid for row in masked(rows, ["$.card"]).select(replayed_as().alias("xid")).collect()]
+    xids, messages = zip(*archived, strict=True)
+    rows = spark.createDataFrame(pa.table({"xid": xids, "message": masked(pa.array(messages), ["$.card"])}))
+    found = [row.xid for row in rows.select(replayed_as().alias("xid")).collect()]
     assert found == [hashlib.sha1(b'{"card":"***"}').hexdigest(), "a" * 40, "12", archived[3][0]]
 
 

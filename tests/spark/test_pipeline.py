@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 from common.process import Process
 from penstock.errors import SettingsError
 from penstock.keys import Keys
-from penstock.spark import register
 from penstock.spark.reasons import SLOW_PYTHON
 from penstock.testing.server import EmbeddedServer
 from services.pipeline.service import Pipeline
@@ -92,21 +91,28 @@ def as_printed(redis: Any, url: str) -> str:
     return url.replace("redis://", "redis://pipeline:pw@")
 
 
+@pytest.mark.parametrize("scheme", ["file", "viewfs"])
 async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
-    shop: Any, redis_url: str, serve: Serve, tmp_path: Path
+    spark: "SparkSession", shop: Any, redis_url: str, serve: Serve, tmp_path: Path, scheme: str
 ) -> None:
-    """Run as a user with no more rights than it needs."""
+    """Run as a user with no more rights than it needs; with a file system that only Java knows, Java writes."""
+    (tmp_path / "archive").mkdir()
+    hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set(f"fs.viewfs.mounttable.default.link.{tmp_path}", f"file://{tmp_path}")
     add_events(shop, 300)
     shop.xadd("shop:paid:events", PAID)
-    async with serve(redis=as_printed(shop, redis_url), discover=1, payloads=True, mask=["$.card"]) as (service, log):
-        await met(lambda: archived(shop) == 301)
+    shop.hset("shop:a:policy", "messageTimeout", "0")
+    shop.xadd("shop:a:events", {"event": "note", "id": "y", "at": 86_400_000, "seconds": "1e300"})
+    url, place = as_printed(shop, redis_url), f"{scheme}://{tmp_path}/archive"
+    async with serve(redis=url, archive=place, discover=1, payloads=True, mask=["$.card"]) as (service, log):
+        await met(lambda: archived(shop) == 302)
         add_events(shop, 50, keys=Keys("shop:new"))
         shop.xadd("shop:events", {"event": "done", "id": "77", "at": 86_400_000, "node": "a"})
         shop.xadd("shop:events", {"event": "", "id": "78"})
         shop.xadd("shop:events", {"temperature": 20})
         for at in (253_402_300_800_000, -99_999_999_999_999, 2**63 - 1):
             shop.xadd("shop:a:events", {"event": "note", "id": "z", "at": at})
-        await met(lambda: archived(shop) == 352)
+        await met(lambda: archived(shop) == 353)
         await met(lambda: shop.hget(PIPE.metric("pipeline"), "malformed") == b"5")
         assert shop.hget(PIPE.instance("1"), "service") == b"pipeline"
         shop.delete(PIPE.instance("1"))
@@ -118,6 +124,7 @@ async def test_events_of_all_namespaces_are_archived_counted_and_a_stop_ends_it(
     assert [(row["namespace"], row["id"]) for row in rows] == [
         ("shop", "77"),
         *(("shop", str(id)) for id in range(1, 301)),
+        ("shop:a", "y"),
         *(("shop:new", str(id)) for id in range(1, 51)),
         ("shop:paid", "9"),
     ]
@@ -166,12 +173,10 @@ async def test_a_python_that_starts_too_slowly_for_spark_is_waited_for(
     slow.chmod(0o755)
     with monkeypatch.context() as patched:
         patched.setattr(spark.sparkContext, "pythonExec", str(slow))
-        register(spark)
-    async with serve() as (service, log):
-        await met(lambda: any(line["event"] == "resumed" for line in log))
-        await met(lambda: archived(shop) == 10)
-        assert await stopped(service) == 0
-    register(spark)
+        async with serve() as (service, log):
+            await met(lambda: any(line["event"] == "resumed" for line in log))
+            await met(lambda: archived(shop) == 10)
+            assert await stopped(service) == 0
     assert late.exists()
     assert [line["reason"] for line in log if line["event"] == "waiting"] == [SLOW_PYTHON]
     assert not any(line["event"] == "failed" for line in log)

@@ -16,7 +16,7 @@ from redis import Redis
 
 from penstock.errors import WrongType
 from tests.spark import pytestmark  # noqa: F401
-from tests.spark.micro_batches import KEPT, Event, frame, now_and_before
+from tests.spark.micro_batches import KEPT, Event, counted, frame, now_and_before, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,18 +91,39 @@ def check(rows: "DataFrame", expected: dict[tuple[Any, ...], dict[str, Any]]) ->
 def test_parts_however_they_are_cut_add_up_to_what_plain_python_finds(
     spark: "SparkSession", seed: int, cuts: list[float]
 ) -> None:
-    from penstock.spark.rollups import SIZES, minutes, windows
+    import pyarrow as pa
+
+    from penstock.spark.rollups import SIZES, added_up, cells, minutes, windows
 
     rows = events(300, random.Random(seed))
     bounds = [0, *sorted(int(cut * len(rows)) for cut in cuts), len(rows)]
-    parts = [minutes(frame(spark, rows[first:last])) for first, last in pairwise(bounds)]
-    together = parts[0]
-    for part in parts[1:]:
-        together = together.union(part)
-    together = together.cache()
+    parts = [rows[first:last] for first, last in pairwise(bounds)]
+    by_arrow = added_up(pa.concat_tables(cells(table(part)) for part in parts[1:]))
+    together = minutes(frame(spark, parts[0])).union(spark.createDataFrame(by_arrow)).cache()
     for size, seconds in SIZES.items():
         check(windows(together, size), plainly(rows, seconds))
     together.unpersist()
+
+
+def test_any_time_is_counted_and_with_arrow_as_with_spark(spark: "SparkSession") -> None:
+    """A time of 1e300 s, or 0 s allowed, had stopped the pipeline."""
+    from penstock.spark.rollups import MAX_LONG, added_up, cells, minutes, windows
+
+    numbers = [None, 0.0, -0.0, -1.0, 1e-300, 1e-6, 1.0, 1.1, 1e9, 9e12, 1e300, math.inf, -1e300]
+    same: Event = {"namespace": "shop", "event": "done", "at": DAY}
+    rows = [
+        same | {"queue": f"{seconds} of {timeout}", "seconds": seconds, "timeout": timeout, "attempt": 2**31 - 1}
+        for seconds in numbers
+        if seconds != math.inf
+        for timeout in [*numbers, math.nan]
+    ]
+    rows += [same | {"queue": "many", "seconds": 1e9, "timeout": None, "attempt": None}] * 10_000
+    by_arrow, by_spark = added_up(cells(table(rows))), minutes(frame(spark, rows)).toArrow()
+    assert by_arrow.num_rows == len({row["queue"] for row in rows})
+    found, expected = ({row["queue"]: row for row in each.to_pylist()} for each in (by_arrow, by_spark))
+    assert found == expected
+    assert found["many"]["micros"] == MAX_LONG
+    assert windows(minutes(frame(spark, rows)).union(minutes(frame(spark, rows))), "day").count() == len(found)
 
 
 @pytest.fixture
@@ -112,29 +133,30 @@ def shop(redis_url: str) -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.parametrize("mounted", [True, False])
 def test_what_batches_say_is_in_hashes_and_parquet_once_whatever_is_done_twice(
-    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
+    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path, mounted: bool
 ) -> None:
     from penstock.spark.archive import rolled_up
     from services.pipeline.rollups import Rollups
 
     rows = events(400, random.Random(7))
     with Redis.from_url(redis_url) as redis:
-        one = Rollups(spark, str(tmp_path), redis, KEPT, 0)
-        assert one.add(frame(spark, rows[:150]), "q", 0, "q-0") == 0
+        one = Rollups(spark, str(tmp_path), redis, KEPT, 0, tmp_path if mounted else None)
+        assert one.add(counted(rows[:150]), "q", 0, "q-0") == 0
         shop.set("shop:rollup:2025-11-20T01:06", "somebody else's")
         with pytest.raises(WrongType, match="shop:rollup:2025-11-20T01:06 holds a string, expected a hash"):
-            one.add(frame(spark, rows[150:300]), "q", 1, "q-1")
+            one.add(counted(rows[150:300]), "q", 1, "q-1")
         shop.delete("shop:rollup:2025-11-20T01:06")
-        again = Rollups(spark, str(tmp_path), redis, KEPT, 0)
+        again = Rollups(spark, str(tmp_path), redis, KEPT, 0, tmp_path if mounted else None)
         for _ in range(2):
-            assert again.add(frame(spark, rows[150:300]), "q", 1, "q-1") == 0
+            assert again.add(counted(rows[150:300]), "q", 1, "q-1") == 0
         again.close()
-        assert again.add(frame(spark, rows[300:]), "q", 2, "q-2") == 100, "late"
+        assert again.add(counted(rows[300:]), "q", 2, "q-2") == 100, "late"
         # Another roll-up, as after a crash: a late micro-batch is repeated, and its hours are computed again.
-        last = Rollups(spark, str(tmp_path), redis, KEPT, 0)
-        assert last.add(frame(spark, rows[300:]), "q", 2, "q-2") == 100
-        Rollups(spark, str(tmp_path), redis, KEPT, 0).close()
+        last = Rollups(spark, str(tmp_path), redis, KEPT, 0, tmp_path if mounted else None)
+        assert last.add(counted(rows[300:]), "q", 2, "q-2") == 100
+        Rollups(spark, str(tmp_path), redis, KEPT, 0, tmp_path if mounted else None).close()
         assert not [*(tmp_path / "rollups/_again").iterdir()]
     for size, seconds in (("minute", 60), ("hour", 3_600), ("day", 86_400)):
         expected = plainly(rows, seconds)
@@ -180,7 +202,7 @@ def test_no_hash_is_kept_for_windows_that_are_long_over(
     now, before, rows = now_and_before()
     with Redis.from_url(redis_url) as redis:
         kept = {"minute": 60, "hour": 7 * 86_400, "day": 0}
-        Rollups(spark, str(tmp_path), redis, kept, 0).add(frame(spark, rows), "q", 0, "q-0")
+        Rollups(spark, str(tmp_path), redis, kept, 0).add(counted(rows), "q", 0, "q-0")
     names = {f"shop:rollup:{now:%Y-%m-%dT%H:%M}", f"shop:rollup:{now:%Y-%m-%dT%H}"}
     assert set(shop.keys("shop:rollup:*")) == names | {f"shop:rollup:{before:%Y-%m-%dT%H}"}
     assert 0 < shop.ttl(f"shop:rollup:{now:%Y-%m-%dT%H:%M}") <= 120
@@ -195,7 +217,7 @@ def test_a_window_is_left_open_while_it_lasts_and_for_a_while_after(
     rows[0] |= {"at": now + timedelta(hours=1)}  # an hour that does not end during the test
     with Redis.from_url(redis_url) as redis:
         rollups = Rollups(spark, str(tmp_path), redis, KEPT, 3_600)
-        rollups.add(frame(spark, rows), "q", 0, "q-0")
+        rollups.add(counted(rows), "q", 0, "q-0")
         rollups.close()
         assert not (tmp_path / "rollups").exists()
         Rollups(spark, str(tmp_path), redis, KEPT, 0).close()
