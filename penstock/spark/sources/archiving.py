@@ -1,8 +1,8 @@
 """Source of the pipeline: ``redis-archive``, events as the archive keeps them.
 
 If the archive lies on a file system that is mounted here, the tasks write the files themselves, and a row says what is
-in a file. Else a row is an event, for Java to write. Arrow's writer of Parquet takes columns as they are: that is seven
-times as fast as to hand rows to Java, whose writer needs a minute until it is compiled besides.
+in a file. Else a row is an event, for Java to write. Arrow's writer of Parquet takes columns as they are: that is three
+times as fast as to hand rows to Java's, and seven times as fast until that is compiled.
 """
 
 import json
@@ -108,15 +108,18 @@ def written(rows: Iterable[pa.RecordBatch], directory: str, rollups: bool) -> It
         _file(f"{directory}/{name}.malformed", MALFORMED) as bad,
     ):
         for batch in rows:
-            is_good = pc.is_null(batch.column("malformed"))
-            good.add(batch.filter(is_good) if is_good.false_count else batch)
-            bad.add(batch.filter(pc.invert(is_good)))
+            is_bad = pc.is_valid(batch.column("malformed"))
+            if is_bad.true_count:
+                bad.add(batch.filter(is_bad))
+                batch = batch.filter(pc.invert(is_bad))
+            good.add(batch)
     if good.count or bad.count:
         found = {"file": [name], "events": [good.count], "malformed": [bad.count]}
         yield pa.RecordBatch.from_pydict(found | {"cells": pa.array([packed(counted)], pa.binary())})
 
 
 def packed(tables: list[pa.Table]) -> bytes | None:
+    """Return ``tables`` in Arrow's IPC format, None if there are none."""
     if not tables:
         return None
     stream = pa.BufferOutputStream()
