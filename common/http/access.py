@@ -26,41 +26,54 @@ class Access:
     """Counters to be written as a hash, and the slowest request."""
 
     def __init__(self) -> None:
-        self.counters = Counter[str](requests=0)  # so that the hash is there from the beginning on
+        self._counters = Counter[str](requests=0)  # so that the hash is there from the beginning on
+        self._answered = Counter[tuple[str, str, str]]()
+        """How many requests had the same method, class of status and time, and are not in ``_counters`` yet."""
+        self._received = self._sent = 0
         self.slowest = 0.0
         """Seconds from the head of a request to its answer, of the slowest one since ``take``."""
 
+    @property
+    def counters(self) -> Counter[str]:
+        """Return what was counted since ``take``."""
+        counters = self._counters
+        for names, many in self._answered.items():
+            for name in ("requests", *names):
+                counters[name] += many
+        if self._answered:
+            counters.update(received=self._received, sent=self._sent)
+            self._answered.clear()
+            self._received = self._sent = 0
+        return counters
+
     def answered(self, method: str, status: int, received: int, sent: int, seconds: float) -> None:
         """Count a request with ``received`` bytes of body, and its answer with ``sent``."""
-        counters = self.counters
-        counters["requests"] += 1
-        counters[CLASSES[status]] += 1
-        counters[method if method in METHODS else "other"] += 1
-        counters["received"] += received
-        counters["sent"] += sent
-        counters[WITHIN[bisect_left(BOUNDS, seconds)]] += 1
+        name = method if method in METHODS else "other"
+        self._answered[name, CLASSES[status], WITHIN[bisect_left(BOUNDS, seconds)]] += 1
+        self._received += received
+        self._sent += sent
         if seconds > self.slowest:
             self.slowest = seconds
 
     def count(self, name: str, many: int = 1) -> None:
         """Count what a service counts besides; nothing is noted, nor written, for 0 of it."""
         if many:
-            self.counters[name] += many
+            self._counters[name] += many
 
     def refused(self, status: int) -> None:
         """Count a request that breaks a rule of HTTP or a limit."""
-        self.counters["refused"] += 1
-        self.counters[f"refused:{status}"] += 1
+        self._counters["refused"] += 1
+        self._counters[f"refused:{status}"] += 1
 
     def take(self) -> tuple[Counter[str], float]:
         """Return the counters and the slowest request since the last call, and begin anew."""
         counters, slowest = self.counters, self.slowest
-        self.counters, self.slowest = Counter[str](), 0.0
+        self._counters, self.slowest = Counter[str](), 0.0
         return counters, slowest
 
     def put_back(self, counters: Counter[str], slowest: float) -> None:
         """Undo ``take``: what it returned could not be written."""
-        self.counters.update(counters)
+        self._counters.update(counters)
         self.slowest = max(self.slowest, slowest)
 
 

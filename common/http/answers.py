@@ -37,11 +37,12 @@ def end_to_end(headers: Sequence[Header]) -> list[Header]:
 
     A client cannot have ``host`` removed, nor what proxies say, by naming them in ``Connection``.
     """
+    names = dict(headers)
+    if HOP_BY_HOP.isdisjoint(names):
+        return [*headers]
     drop: Container[bytes] = HOP_BY_HOP
-    for name, _ in headers:
-        if name == b"connection":
-            drop = {*HOP_BY_HOP, *(each for each in _named(headers) if each != b"host" and not is_forwarded(each))}
-            break
+    if b"connection" in names:
+        drop = {*HOP_BY_HOP, *(each for each in _named(headers) if each != b"host" and not is_forwarded(each))}
     return [pair for pair in headers if pair[0] not in drop]
 
 

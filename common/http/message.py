@@ -70,9 +70,10 @@ def request_message(
     if owner:
         meta["owner"] = owner
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-    traces = [value for name, value in pairs if name == "traceparent"]
-    if len(traces) == 1 and (trace := traceparent_of(traces[0])):
-        meta["traceparent"] = trace
+    if "traceparent" in dict(pairs):
+        traces = [value for name, value in pairs if name == "traceparent"]
+        if len(traces) == 1 and (trace := traceparent_of(traces[0])):
+            meta["traceparent"] = trace
     message: dict[str, Any] = {
         "id": id,
         "replyTo": reply_to,
@@ -80,10 +81,10 @@ def request_message(
         "path": path,
         "query": query,
         "headers": pairs,
-        **(body_fields(body) if body else {}),
-        "deadline": deadline,
-        "meta": meta,
     }
+    if body:
+        message.update(body_fields(body))
+    message["deadline"], message["meta"] = deadline, meta
     return dumps(message)
 
 
@@ -155,7 +156,7 @@ def _status(message: dict[str, Any]) -> int:
 
 
 def _headers(pairs: Any) -> list[Header]:
-    if not isinstance(pairs, list) or any(type(pair) is not list for pair in pairs):
+    if not isinstance(pairs, list) or not {list}.issuperset(map(type, pairs)):
         raise BadAnswer("headers: expected a list of pairs")
     try:
         return _checked(tuple(map(tuple, pairs)))

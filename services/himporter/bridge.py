@@ -64,7 +64,7 @@ class Bridge:
     @property
     def is_open(self) -> bool:
         """Return whether requests are accepted."""
-        return bool(self._id and self._clock.offset) and self._caller.is_open
+        return bool(self._id and self._clock.offset) and self._caller.wire.is_open
 
     @property
     def now(self) -> float:
@@ -128,7 +128,8 @@ class Bridge:
         self._next += 1
         due = self._loop.time() + self._timeout
         request = WaitingRequest(f"{self._id}-{self._next:x}", method, due, then)
-        request.message = build(request.id, self.reply_to, round(due + self._clock.offset, 3), self._timeout)
+        deadline = int((due + self._clock.offset) * 1_000) / 1_000  # faster than ``round``
+        request.message = build(request.id, self.reply_to, deadline, self._timeout)
         self._waiting.add(request)
         if not self._batch:
             self._loop.call_soon(self._flush)
