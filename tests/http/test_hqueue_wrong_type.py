@@ -43,7 +43,7 @@ def test_a_key_of_the_wrong_type_in_one_queue_keeps_no_other_queue_waiting(servi
         assert found["taskId"] in (expired, held)
         until(lambda: httpx.get(f"{url}/info").json()["waiting"] == 2, timeout=20)
         until(lambda: httpx.get(f"{url}/tasks/{expired}").status_code == 404, timeout=20)  # its ``keep`` is over, too
-        assert httpx.get(f"{url}/tasks/{delayed}").json()["state"] == "waiting"
+        until(lambda: httpx.get(f"{url}/tasks/{delayed}").json()["state"] == "waiting", timeout=20)
         assert httpx.post(f"{service.url}/queues/broken/fetch", json={"workerId": "w"}).status_code == 503
         assert redis.hget(KEYS.metric("expired"), "count") == b"1"
         redis.delete(wrong)
