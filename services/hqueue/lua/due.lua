@@ -15,10 +15,13 @@ if refused then return refused end
 local time = call('TIME')
 local now, next_at, found = math.floor(time[1] * 1000 + time[2] / 1000) / 1000, math.huge, {}
 for _, key in ipairs({deadlines, delayed, kept}) do
-  for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', skip, most)) do
-    if is_task(member) then found[#found + 1] = member else call('ZREM', key, member) end
+  local after = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if after and tonumber(after) <= now then
+    for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', skip, most)) do
+      if is_task(member) then found[#found + 1] = member else call('ZREM', key, member) end
+    end
+    after = call('ZRANGEBYSCORE', key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   end
-  local after = call('ZRANGEBYSCORE', key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if after then next_at = math.min(next_at, tonumber(after)) end
 end
 return {next_at < math.huge and string.format('%.3f', next_at - now) or '', found}
