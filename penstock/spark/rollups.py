@@ -58,7 +58,7 @@ def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
     by_bucket = cells.groupBy(*KEYS, "bucket").agg(
         F.sum(count).alias("count"),
         F.sum(timed).alias("timed"),
-        _total("micros").alias("micros"),
+        _total(F.col("micros")).alias("micros"),
         F.max("max").alias("max"),
         F.sum("attempts").alias("attempts"),
         *(F.sum(F.when(F.col("share") == share, count).otherwise(0)).alias(f"h{share}") for share in range(SHARES)),
@@ -67,7 +67,7 @@ def minutes(events: "DataFrame", unit: str = "minute") -> "DataFrame":
     return by_bucket.groupBy(*KEYS).agg(
         F.sum("count").alias("count"),
         F.sum("timed").alias("timed"),
-        _total("micros").alias("micros"),
+        _total(F.col("micros")).alias("micros"),
         F.max("max").alias("max"),
         F.array(*(F.sum(f"h{share}") for share in range(SHARES))).alias("histogram"),
         F.map_from_entries(F.collect_list(pair)).alias("buckets"),
@@ -123,7 +123,7 @@ def added_up(cells: "pa.Table") -> "pa.Table":
     histogram = np.column_stack([rows[f"h{share}"].to_numpy() for share in range(SHARES)])
     found = {name: rows[name] for name in (*KEYS, "count", "timed")}
     found |= {
-        "micros": pc.min_element_wise(rows["micros"], float(MAX_LONG)).cast(pa.int64()),
+        "micros": _between(-float(MAX_LONG), rows["micros"], float(MAX_LONG)).cast(pa.int64()),
         "max": rows["max"],
         "histogram": pa.ListArray.from_arrays(
             np.arange(0, histogram.size + 1, SHARES, dtype=np.int32), histogram.ravel()
@@ -170,7 +170,7 @@ def windows(parts: "DataFrame", size: str) -> "DataFrame":
     added = parts.groupBy(F.date_trunc(size, "start").alias("start"), *KEYS[1:]).agg(
         F.sum("count").alias("count"),
         F.sum("timed").alias("timed"),
-        _total("micros").alias("micros"),
+        _total(F.col("micros")).alias("micros"),
         F.max("max").alias("max"),
         F.array(*(F.sum(F.col("histogram")[share]) for share in range(SHARES))).alias("histogram"),
         F.reduce(F.collect_list("buckets"), nothing, both).alias("buckets"),
@@ -205,11 +205,12 @@ def _micros(seconds: "Column") -> "Column":
     return F.when(seconds.isNotNull(), F.round(bounded * 1_000_000)).cast("long")
 
 
-def _total(numbers: "Column | str") -> "Column":
-    """Return the sum, or the largest number if it is larger."""
+def _total(numbers: "Column") -> "Column":
+    """Return the sum, or if it is no long, the largest or least number."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(F.try_sum(numbers), F.lit(MAX_LONG))
+    most = F.signum(F.sum(numbers.cast("double"))) * MAX_LONG
+    return F.coalesce(F.try_sum(numbers), most.cast("long"))
 
 
 def _quantile(share: float) -> "Column":

@@ -117,13 +117,16 @@ def test_any_time_is_counted_and_with_arrow_as_with_spark(spark: "SparkSession")
         if seconds != math.inf
         for timeout in [*numbers, math.nan]
     ]
-    rows += [same | {"queue": "many", "seconds": 1e9, "timeout": None, "attempt": None}] * 10_000
+    for queue, seconds in (("many", 1e9), ("negative", -1e9)):
+        rows += [same | {"queue": queue, "seconds": seconds, "timeout": None, "attempt": None}] * 10_000
     by_arrow, by_spark = added_up(cells(table(rows))), minutes(frame(spark, rows)).toArrow()
     assert by_arrow.num_rows == len({row["queue"] for row in rows})
     found, expected = ({row["queue"]: row for row in each.to_pylist()} for each in (by_arrow, by_spark))
     assert found == expected
-    assert found["many"]["micros"] == MAX_LONG
-    assert windows(minutes(frame(spark, rows)).union(minutes(frame(spark, rows))), "day").count() == len(found)
+    assert (found["many"]["micros"], found["negative"]["micros"]) == (MAX_LONG, -MAX_LONG)
+    twice = windows(minutes(frame(spark, rows)).union(minutes(frame(spark, rows))), "day").collect()
+    sums = {row["queue"]: row["micros"] for row in twice}
+    assert (len(sums), sums["many"], sums["negative"]) == (len(found), MAX_LONG, -MAX_LONG)
 
 
 @pytest.fixture
