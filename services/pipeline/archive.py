@@ -74,9 +74,10 @@ class Archive:
             return
         name = Batches(short(query), number, number).name
         if self._is_first:  # before version 0.3 it may have been written there
-            for place in listed(spark, f"{self._directory}/{EVENTS}", *PARTITIONS[EVENTS], name=f"batch={name}"):
-                values = "/".join(map("=".join, zip(PARTITIONS[EVENTS], place, strict=True)))
-                delete(spark, f"{self._directory}/{EVENTS}/{values}/batch={name}")
+            for base, columns in PARTITIONS.items():
+                for place in listed(spark, f"{self._directory}/{base}", *columns, name=f"batch={name}"):
+                    values = "/".join(map("=".join, zip(columns, place, strict=True)))
+                    delete(spark, f"{self._directory}/{base}/{values}/batch={name}")
             self._is_first = False
         events, malformed, cells = self._move(batch, name) if self._mounted else self._write(batch, name)
         late = 0

@@ -25,6 +25,7 @@ from penstock.spark.archive import (
     events,
     overwrite,
     rolled_up,
+    stored,
 )
 from penstock.spark.reasons import reason_of_error
 from penstock.spark.sources.archiving import FILES_DDL, ROWS_DDL, prepared, written
@@ -269,10 +270,12 @@ def test_a_micro_batch_that_is_repeated_replaces_what_it_had_written(
         write_batch(0)
         here.delete("pipe:metrics:pipeline")  # as if it had ended before that
         if formerly:
-            overwrite(events(spark, str(tmp_path)), str(tmp_path / EVENTS), *PARTITIONS[EVENTS], "batch")
-            shutil.rmtree(tmp_path / RECENT[EVENTS])
+            for base, columns in PARTITIONS.items():
+                overwrite(stored(spark, str(tmp_path), base), str(tmp_path / base), *columns, "batch")
+                shutil.rmtree(tmp_path / RECENT[base])
     write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
+    assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
     assert [len(directories(tmp_path, base)) for base in (EVENTS, RECENT[EVENTS])] == [0, 1]
     assert not (tmp_path / BEGUN).exists()
 
