@@ -54,10 +54,10 @@ def parse_time(text: str | None, option: str) -> datetime | None:
 def require_archive(directory: str) -> None:
     """Raise ``NoArchive`` before Spark starts, if ``directory`` is on this machine and has no events."""
     from penstock.errors import NoArchive
-    from penstock.spark.archive import EVENTS, RECENT
+    from penstock.spark.archive import EVENTS, RECENT, without_scheme
 
-    path = Path(directory.removeprefix("file://"))
-    elsewhere = "://" in directory.removeprefix("file://") or {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys()
+    path = Path(without_scheme(directory))
+    elsewhere = "://" in without_scheme(directory) or {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys()
     if not elsewhere and not any((path / root).is_dir() for root in (RECENT[EVENTS], EVENTS)):
         what = f"{directory}/{EVENTS}" if path.is_dir() else directory
         raise NoArchive(f"{what}: there is no archive; expected the directory that a pipeline writes")

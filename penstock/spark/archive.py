@@ -194,6 +194,11 @@ def mounted(spark: "SparkSession", directory: str) -> Path | None:
     return Path(str(uri.getPath())) if uri.getScheme() == "file" else None
 
 
+def without_scheme(directory: str) -> str:
+    """Return the path of a URL of a mounted file system, ``file:/x`` or ``file:///x``; others as they are."""
+    return re.sub(r"^file:(//)?(?=/)", "", directory)
+
+
 def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:
     """Return Java's objects for the file system of ``path`` and for the path."""
     file = _path(spark._jvm)(path)

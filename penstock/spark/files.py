@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from penstock.errors import NoArchive, Unsuitable
-from penstock.spark.archive import EVENTS, RECENT, Batches
+from penstock.spark.archive import EVENTS, RECENT, Batches, without_scheme
 from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
 
 MAX_LISTINGS: Final = 100
@@ -50,7 +50,7 @@ class Files:
     @classmethod
     def of(cls, directory: str) -> "Files":
         """List an archive on this machine. Raise ``NoArchive``, ``Unsuitable`` if files change faster than that."""
-        archive = Path(directory.removeprefix("file://"))
+        archive = Path(without_scheme(directory))
         recent, published = archive / RECENT[EVENTS], archive / EVENTS
         if not (recent.is_dir() or published.is_dir()):
             raise NoArchive(f"{published}: there is no archive; expected the directory that a pipeline writes")

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from penstock.cli._archive import require_archive
 from penstock.errors import NoArchive
 from penstock.spark import delta, files
 from penstock.spark.archive import Batches
@@ -382,6 +383,14 @@ def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
             export(str(archive), str(target))
     with pytest.raises(NoArchive):
         export(str(other), str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("url", ["file:", "file://"])
+def test_an_archive_may_be_named_by_a_url_as_in_spark(tmp_path: Path, url: str) -> None:
+    publish(tmp_path, 0)
+    require_archive(f"{url}{tmp_path}")
+    listed = Files.of(f"{url}{tmp_path}")
+    assert [each.batch for each in listed.published] == [name_of(0)] * len(DAYS)
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
