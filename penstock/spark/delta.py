@@ -17,9 +17,8 @@ from time import time
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from penstock.errors import PenstockError
@@ -111,11 +110,10 @@ def _version(table: DeltaTable, query: str) -> int:
 
 def _lacking(table: DeltaTable, day: str, parts: Iterable[Part]) -> list[Part]:
     """Return those of ``parts``, of one day, that the table lacks."""
-    that_day = pc.field("date") == date.fromisoformat(day)
-    known = set[tuple[str, str]]()
-    for batch in table.to_pyarrow_dataset().to_batches(columns=["namespace", "batch"], filter=that_day):
-        names = pa.Table.from_batches([batch]).group_by(["namespace", "batch"]).aggregate([])
-        known.update(zip(*(column.to_pylist() for column in names.columns), strict=True))
+    # Not by a dataset of pyarrow: its threads may still call Python as the process ends, which aborts it.
+    query = f"SELECT DISTINCT namespace, batch FROM archived WHERE date = DATE '{date.fromisoformat(day)}'"
+    names = pa.table(QueryBuilder().register("archived", table).execute(query).read_all())
+    known = set(zip(*(column.to_pylist() for column in names.columns), strict=True))
     return [each for each in parts if (each.namespace, each.batch) not in known]
 
 

@@ -200,6 +200,16 @@ def test_an_export_adds_only_what_had_not_been_exported(
     assert DeltaTable(target).version() == version
 
 
+def test_no_thread_of_pyarrow_calls_python_which_may_abort_the_process_as_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did after one of twelve exports."""
+    monkeypatch.setattr("deltalake.DeltaTable.to_pyarrow_dataset", None)
+    publish(tmp_path / "archive", 0)
+    for expected in (once(0), Counter[tuple[str, ...]]()):
+        assert export(str(tmp_path / "archive"), str(tmp_path / "table")) == expected.total()
+
+
 def test_a_micro_batch_that_can_be_seen_late_in_one_day_is_exported(tmp_path: Path) -> None:
     archive, target = tmp_path / "archive", tmp_path / "table"
     publish(archive, 0, 1)
