@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,6 +29,7 @@ from penstock.spark.archive import (
     stored,
 )
 from penstock.spark.reasons import reason_of_error
+from penstock.spark.sources import archiving
 from penstock.spark.sources.archiving import FILES_DDL, ROWS_DDL, prepared, written
 from penstock.spark.sql import connect
 from services.pipeline import merging
@@ -290,6 +292,20 @@ def test_what_killed_tasks_and_failed_attempts_left_is_no_part_of_the_archive(
     assert ids(spark, tmp_path) == expected(0)
     Merger(spark, str(tmp_path))
     assert not left.parent.exists()
+
+
+def test_no_row_group_is_larger_than_a_task_may_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the batches are that are read; a larger row has a group of its own."""
+    monkeypatch.setattr(archiving, "GROUP_BYTES", 2**20)
+    sizes = [300_000] * 10 + [2**21] + [1] * 10_000
+    nothing = dict.fromkeys(archiving.KEPT, pa.nulls(len(sizes), pa.string()))
+    batch = pa.RecordBatch.from_pydict(nothing | {"message": pa.array([bytes(size) for size in sizes], pa.binary())})
+    ((row,),) = [each.to_pylist() for each in written([batch], str(tmp_path), False)]
+    file = pq.ParquetFile(tmp_path / f"{row['file']}.events")
+    groups = [file.read_row_group(number, ["message"])["message"].to_pylist() for number in range(file.num_row_groups)]
+    assert [len(message) for group in groups for message in group] == sizes
+    assert all(len(group) == 1 or sum(map(len, group)) <= 2**20 for group in groups)
+    assert len(groups) < 10
 
 
 def test_any_name_and_any_day_is_archived_merged_and_rolled_up(

@@ -35,7 +35,7 @@ KEPT: Final = [word.partition(" ")[0] for word in ROWS_DDL.split(", ")]
 EVENTS: Final = KEPT[:-1]
 MALFORMED: Final = ["namespace", "entry", "malformed"]
 GROUP_BYTES: Final = 64 * 2**20
-"""Size of a row group before it is compressed, about: a task holds one of them."""
+"""Maximum size of a row group before it is compressed, unless one row is larger: a task holds one of them."""
 MAX_NAME: Final = 255 - len("namespace=")
 """Maximum size of a namespace (bytes), escaped as the name of a directory."""
 ESCAPED: Final = re.compile(r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
@@ -140,12 +140,11 @@ class _File:
         self._writer: Any = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            rows = batch.select(self._columns)
+        for rows in _parts(batch.select(self._columns)):
+            if self._rows and self._size + rows.nbytes > GROUP_BYTES:
+                self._write()
             self._rows.append(rows)
             self.count, self._size = self.count + rows.num_rows, self._size + rows.nbytes
-            if self._size >= GROUP_BYTES:
-                self._write()
 
     def close(self) -> None:
         if self._rows:
@@ -160,6 +159,16 @@ class _File:
         self._writer.write_table(group, row_group_size=group.num_rows)
         self._seen(group)
         self._rows, self._size = [], 0
+
+
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halve ``rows`` until each part fits into a row group, or is one row."""
+    if rows.num_rows > 1 and rows.nbytes > GROUP_BYTES:
+        half = rows.num_rows // 2
+        yield from _parts(rows.slice(0, half))
+        yield from _parts(rows.slice(half))
+    elif rows.num_rows:
+        yield rows
 
 
 @contextmanager
