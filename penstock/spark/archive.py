@@ -181,6 +181,14 @@ def delete(spark: "SparkSession", path: str) -> None:
     files.delete(place, True)
 
 
+def delete_published(spark: "SparkSession", directory: str, base: str, name: str) -> None:
+    """Delete what version 0.2 has written of the micro-batch ``name`` where rows are published now."""
+    columns = PARTITIONS[base]
+    for place in listed(spark, f"{directory}/{base}", *columns, name=f"batch={name}"):
+        values = "/".join(map("=".join, zip(columns, place, strict=True)))
+        delete(spark, f"{directory}/{base}/{values}/batch={name}")
+
+
 def exists(spark: "SparkSession", path: str) -> bool:
     """Return whether there is a file or a directory."""
     files, place = file_of(spark, path)

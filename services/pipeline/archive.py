@@ -20,12 +20,10 @@ from penstock.spark.archive import (
     DDL,
     EVENTS,
     MALFORMED,
-    PARTITIONS,
     RECENT,
     Batches,
-    delete,
+    delete_published,
     exists,
-    listed,
     overwrite,
     replace,
 )
@@ -73,11 +71,8 @@ class Archive:
         if counted == number:
             return
         name = Batches(short(query), number, number).name
-        if self._is_first:  # before version 0.3 it may have been written there
-            for base, columns in PARTITIONS.items():
-                for place in listed(spark, f"{self._directory}/{base}", *columns, name=f"batch={name}"):
-                    values = "/".join(map("=".join, zip(columns, place, strict=True)))
-                    delete(spark, f"{self._directory}/{base}/{values}/batch={name}")
+        if self._is_first:
+            delete_published(spark, self._directory, EVENTS, name)
             self._is_first = False
         events, malformed, cells = self._move(batch, name) if self._mounted else self._write(batch, name)
         late = 0

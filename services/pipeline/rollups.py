@@ -27,6 +27,7 @@ from penstock.spark.archive import (
     RECENT,
     ROLLUPS,
     WRITER,
+    delete_published,
     file_of,
     listed,
     overwrite,
@@ -100,6 +101,7 @@ class Rollups:
         self._directory, self._rollups = directory, f"{directory}/{ROLLUPS}"
         self._guard = Lock()
         """Held while parts are added and while windows are closed."""
+        self._is_first = True
         hours = {hour for (hour,) in listed(spark, f"{directory}/{MINUTES}", "hour")} | self._recent_hours()
         starts = [datetime.strptime(hour, NAMES["hour"]).replace(tzinfo=UTC) for hour in hours]
         touched = {Window.of(size, start) for start in starts for size in ("hour", "day")}
@@ -132,6 +134,9 @@ class Rollups:
             reached = {*touched, *(Window.of("day", window.start) for window in touched)}
             for window in reached & self._closed - self._open.keys():
                 self._mark(window, reopened=True)
+            if self._is_first:
+                delete_published(self._spark, self._directory, MINUTES, name)
+                self._is_first = False
             self._keep(table, name)
             self._open |= dict.fromkeys(reached, time.monotonic())
             late = sum(count for window, count in touched.items() if window in self._closed)
