@@ -403,6 +403,9 @@ async def test_rs_17_all_that_publish_meanwhile_share_a_commit(tmp_path: Path) -
         before = (await a.status()).commits
         await asyncio.gather(*(a.publish("x", str(number)) for number in range(500)))
         assert (await a.status()).commits - before <= 2
+        # That the subscriber is away is noted in a commit of its own, once.
+        await eventually(lambda: any("refused" in reason for reason in a._deliveries.away.values()))
+        await a.publish("x", "after that")
         before = (await a.status()).commits
         for number in range(10):
             await a.publish("x", str(number))
