@@ -24,6 +24,10 @@ SLOW: Final = re.compile("Python worker (?:failed )?to connect back")
 SLOW_PYTHON: Final = "Spark's Python did not start within 10 s: the machine is overloaded, or its Python is broken"
 """The reason when Spark gave up on a process that it had started; no setting changes those 10 s."""
 CAUSE: Final = re.compile(r"^(?:Caused by: |: )?(?:\w+\.)+\w*(?:Error|Exception)\w*: (?P<what>\S.*)")
+RAISED: Final = re.compile(
+    r"An exception was thrown from the Python worker:\s+Traceback.*\n(?:[ \t].*\n)*(?P<what>\w[\w.]*(?:: .*)?)"
+)
+"""What a worker has raised, after its traceback."""
 WRAPPER: Final = re.compile(
     "An exception was raised by the Python Proxy|An error occurred while calling|Job aborted due to|Traceback"
 )
@@ -60,7 +64,10 @@ def reason(text: str, where: str = "") -> str:
         return SLOW_PYTHON
     lines = [line.strip() for line in text.strip().splitlines()] or [""]
     causes = [cause["what"] for line in lines if (cause := CAUSE.match(line)) and not WRAPPER.search(cause["what"])]
-    return causes[-1] if causes and WRAPPER.search(lines[0]) else lines[0]
+    if causes and WRAPPER.search(lines[0]):
+        return causes[-1]
+    raised = RAISED.match(text.strip())
+    return raised["what"] if raised else lines[0]
 
 
 def java_ended(patience: float = JAVA_EXIT_SECONDS) -> str | None:

@@ -31,6 +31,16 @@ Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on d
 """
 
 
+WORKER = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "archiving.py", line 156, in _write
+    self._writer.write_table(group)
+OSError: [Errno 27] Error writing bytes to file. Detail: [errno 27] File too large
+ SQLSTATE: 39000
+\tat org.apache.spark.sql.Dataset.collect(Dataset.scala:60)
+"""
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a disk of 600 KB."""
@@ -91,6 +101,7 @@ def test_a_directory_that_cannot_be_written_is_named_in_one_line(spark: "SparkSe
         ("[STREAM_FAILED] Query terminated: what\n at x\nCaused by: java.lang.Error: why", "[STREAM_FAILED] Query"),
         ("An error occurred while calling o1.count.\n: a.B: c\nCaused by: java.io.IOException: it is so", "it is so"),
         ("x\nCaused by: java.lang.OutOfMemoryError: Java heap space", "Spark's Java ran out of memory: give it more"),
+        (WORKER, "OSError: [Errno 27] Error writing bytes to file. Detail: [errno 27] File too large"),
         ("", ""),
     ],
 )
