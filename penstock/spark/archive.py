@@ -32,7 +32,13 @@ ROLLUPS: Final = "rollups"
 """Rows of closed windows: ``size=minute|hour|day/date=2026-11-21/hour=18``."""
 ZSTD_LEVEL: Final = 1
 """No larger than with Spark's 3, and a fifth faster."""
-WRITING: Final = {"partitionOverwriteMode": "dynamic", "parquet.compression.codec.zstd.level": str(ZSTD_LEVEL)}
+WRITING: Final = {
+    "partitionOverwriteMode": "dynamic",
+    "parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
+    # With 100 rows, which is usual, Java needs 2 GB for messages of 10 MB.
+    "parquet.page.size.row.check.min": "5",
+    "parquet.block.size.row.check.min": "5",
+}
 WRITER: Final = {
     "compression": "zstd",
     "compression_level": ZSTD_LEVEL,

@@ -308,6 +308,19 @@ def test_no_row_group_is_larger_than_a_task_may_hold(tmp_path: Path, monkeypatch
     assert len(groups) < 10
 
 
+def test_java_writes_a_row_group_before_large_rows_need_more_memory(spark: "SparkSession", tmp_path: Path) -> None:
+    """Until its first check it holds all rows: of 60 with 10 MB each it had run out of memory."""
+    java = spark._jsc.hadoopConfiguration()
+    java.setInt("parquet.block.size", 2**20)
+    try:
+        rows = spark.range(40).selectExpr("id", "randstr(300000, 1) message", "'x' batch").coalesce(1)
+        overwrite(rows, str(tmp_path / "many"), "batch")
+    finally:
+        java.unset("parquet.block.size")
+    (file,) = tmp_path.glob("many/batch=x/*.parquet")
+    assert pq.ParquetFile(file).num_row_groups > 2
+
+
 def test_any_name_and_any_day_is_archived_merged_and_rolled_up(
     spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None]
 ) -> None:
