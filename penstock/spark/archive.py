@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
 
 from penstock.errors import NoArchive, PenstockError
 
@@ -44,10 +45,12 @@ WRITER: Final = {
     "compression_level": ZSTD_LEVEL,
     "write_page_checksum": True,
     "store_schema": False,
+    # Of columns with few values. With those of all, files are a tenth larger, and take a third longer to write.
+    "use_dictionary": ["date", "namespace", "event", "queue", "service", "attempt", "timeout"],
 }
 """Options of pyarrow's writer."""
 BEGUN: Final = "_writing"
-"""Where tasks write files, below an archive that is mounted; what a killed one has left there is deleted."""
+"""Where files are written, below an archive that is mounted; what a killed pipeline has left there is deleted."""
 BATCHES: Final = re.compile(r"(?P<query>.+)-(?P<first>\d{9,})(\.\.(?P<last>\d{9,}))?")
 DDL: Final = (
     "entry string, place int, number long, event string, id string, xid string, at timestamp, queue string, "
@@ -81,6 +84,35 @@ class Batches:
     @property
     def name(self) -> str:
         return f"{self.query}-{self.first:09d}" + f"..{self.last:09d}" * (self.last > self.first)
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """An archive whose file system is mounted here and where Spark's tasks run."""
+
+    archive: Path
+    aside: Path
+    """Where files are written for this process alone. The next one deletes it, and all that is in it."""
+
+    @classmethod
+    def at(cls, archive: Path) -> "Self":
+        return cls(archive, archive / BEGUN / uuid4().hex)
+
+    def replace(self, root: str, name: str, staged: Path) -> None:
+        """Let the directory ``staged``, below ``aside``, take the place of micro-batch ``name`` below ``root``.
+
+        Raise ``FileNotFoundError`` and replace nothing if another process has taken over.
+        """
+        target, former = self.archive / root / f"batch={name}", self.aside / "former"
+        target.parent.mkdir(exist_ok=True)
+        staged.stat()
+        if target.exists():
+            target.rename(former)
+        staged.rename(target)
+        shutil.rmtree(former, ignore_errors=True)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.aside, ignore_errors=True)
 
 
 def events(
@@ -173,14 +205,6 @@ def move(spark: "SparkSession", source: str, target: str) -> None:
         raise PenstockError(f"{source} cannot be renamed to {target}; nothing is deleted")
 
 
-def replace(target: Path, staged: Path) -> None:
-    """Delete the directory ``target``, and let ``staged`` take its place if that exists; both are mounted here."""
-    shutil.rmtree(target, ignore_errors=True)
-    if staged.exists():
-        target.parent.mkdir(exist_ok=True)
-        staged.rename(target)
-
-
 def delete(spark: "SparkSession", path: str) -> None:
     """Delete a file, or a directory with all that it holds, if it exists."""
     files, place = file_of(spark, path)
@@ -201,11 +225,11 @@ def exists(spark: "SparkSession", path: str) -> bool:
     return bool(files.exists(place))
 
 
-def mounted(spark: "SparkSession", directory: str) -> Path | None:
-    """Return the path of ``directory`` if its file system is mounted, None for HDFS and object stores."""
+def mounted(spark: "SparkSession", directory: str) -> "Mounted | None":
+    """Return ``directory`` as this process may write it; None for HDFS and object stores."""
     files, place = file_of(spark, directory)
     uri = files.makeQualified(place).toUri()
-    return Path(str(uri.getPath())) if uri.getScheme() == "file" else None
+    return Mounted.at(Path(str(uri.getPath()))) if uri.getScheme() == "file" else None
 
 
 def without_scheme(directory: str) -> str:

@@ -5,7 +5,6 @@ written. The name of the directory has the id of the query, so that another quer
 replace it.
 """
 
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,16 +15,15 @@ from penstock.errors import Unsuitable
 from penstock.keys import Keys
 from penstock.script import Script
 from penstock.spark.archive import (
-    BEGUN,
     DDL,
     EVENTS,
     MALFORMED,
     RECENT,
     Batches,
+    Mounted,
     delete_published,
     exists,
     overwrite,
-    replace,
 )
 from penstock.spark.options import run
 from penstock.spark.rollups import added_up, minutes
@@ -48,9 +46,9 @@ class Archive:
     """Writes the micro-batches of ``foreachBatch``."""
 
     def __init__(
-        self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None, mounted: Path | None = None
+        self, settings: Settings, redis: Redis, keys: Keys, rollups: Rollups | None, mounted: Mounted | None = None
     ) -> None:
-        """``mounted``: the path of the archive if tasks write the files, None if Java writes the rows."""
+        """``mounted``: the archive if tasks write the files, None if Java writes the rows."""
         self._directory, self._checkpoint = settings.archive, settings.progress
         self._redis, self._metric = redis, keys.metric("pipeline")
         self._rollups, self._mounted = rollups, mounted
@@ -74,14 +72,17 @@ class Archive:
         if self._is_first:
             delete_published(spark, self._directory, EVENTS, name)
             self._is_first = False
-        events, malformed, cells = self._move(batch, name) if self._mounted else self._write(batch, name)
+        if self._mounted:
+            events, malformed, cells = self._move(batch, name, self._mounted)
+        else:
+            events, malformed, cells = self._write(batch, name)
         late = 0
         if self._rollups and events:
             late = self._rollups.add(
                 self._minutes(spark, name) if cells is None else added_up(cells), query, number, name
             )
         if self._mounted:
-            shutil.rmtree(self._mounted / BEGUN, ignore_errors=True)
+            self._mounted.clear()
         run(
             self._redis,
             _archived,
@@ -104,27 +105,25 @@ class Archive:
         counted = self.counted(query)
         return counted + exists(spark, f"{self._checkpoint}/commits/{counted}")
 
-    def _move(self, batch: "DataFrame", name: str) -> tuple[int, int, "pa.Table | None"]:
+    def _move(self, batch: "DataFrame", name: str, mounted: Mounted) -> tuple[int, int, "pa.Table | None"]:
         """Let tasks write a micro-batch, then move their files into place. Return the numbers of good and other rows.
 
         With roll-ups, return also what the tasks have counted.
         """
         import pyarrow as pa
 
-        assert self._mounted
-        written, aside = batch.collect(), self._mounted / BEGUN
+        written = batch.collect()
         for kind, root in (("events", RECENT[EVENTS]), ("malformed", MALFORMED)):
-            staged = aside / kind
+            staged = mounted.aside / kind
             for row in written:
                 if row[kind]:
-                    file = aside / f"{row['file']}.{kind}"
+                    file = mounted.aside / f"{row['file']}.{kind}"
                     if not file.exists():
-                        raise Unsuitable(
-                            f"{file} is not here, though a worker of Spark has written it: all must share it"
-                        )
+                        raise Unsuitable(f"{file}: a worker of Spark has written it, but not here: all must share it")
                     staged.mkdir(exist_ok=True)
                     file.rename(staged / f"{row['file']}.parquet")
-            replace(self._mounted / root / f"batch={name}", staged)
+            if any(row[kind] for row in written):
+                mounted.replace(root, name, staged)
         cells = [pa.ipc.open_stream(row["cells"]).read_all() for row in written if row["cells"]]
         events, malformed = (sum(row[kind] for row in written) for kind in ("events", "malformed"))
         return events, malformed, pa.concat_tables(cells) if cells else None

@@ -21,17 +21,16 @@ from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.script import Script
 from penstock.spark.archive import (
-    BEGUN,
     MINUTES,
     MINUTES_DDL,
     RECENT,
     ROLLUPS,
     WRITER,
+    Mounted,
     delete_published,
     file_of,
     listed,
     overwrite,
-    replace,
     stored,
 )
 from penstock.spark.options import exchange
@@ -83,8 +82,8 @@ class Window:
 class Rollups:
     """Maintains the roll-ups of one archive. ``kept``: seconds that a hash lives after its window, by size; 0: no hash.
 
-    ``lateness``: seconds without an event after which a window that is over is closed. ``mounted``: the path of the
-    archive if this process can write there; else Java does.
+    ``lateness``: seconds without an event after which a window that is over is closed. ``mounted``: the archive if
+    this process can write there; else Java does.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Rollups:
         redis: Redis,
         kept: dict[str, int],
         lateness: int,
-        mounted: Path | None = None,
+        mounted: Mounted | None = None,
     ) -> None:
         self._spark, self._redis, self._kept, self._lateness = spark, redis, kept, lateness
         self._mounted = mounted
@@ -154,10 +153,10 @@ class Rollups:
             rows = self._spark.createDataFrame(parts).coalesce(1).withColumn("batch", F.lit(name))
             overwrite(rows, f"{self._directory}/{RECENT[MINUTES]}", "batch")
             return
-        staged = self._mounted / BEGUN / MINUTES
+        staged = self._mounted.aside / MINUTES
         staged.mkdir(parents=True, exist_ok=True)
         pq.write_table(parts, staged / f"{name}.parquet", **WRITER)
-        replace(self._mounted / RECENT[MINUTES] / f"batch={name}", staged)
+        self._mounted.replace(RECENT[MINUTES], name, staged)
 
     def _add_to_hashes(self, rows: Iterable[Row], query: str, batch: int) -> None:
         gathered: defaultdict[tuple[str, Window], defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
@@ -14,7 +13,7 @@ from redis.exceptions import ConnectionError as Disconnected
 
 from common.context import Context
 from penstock.errors import PenstockError, QueryFailed
-from penstock.spark.archive import BEGUN, EVENTS, MINUTES, mounted
+from penstock.spark.archive import EVENTS, MINUTES, Mounted, mounted
 from penstock.spark.options import connect
 from penstock.spark.reasons import SLOW_PYTHON, reason, reason_of_error, stop
 from penstock.spark.session import session
@@ -41,7 +40,7 @@ class Pipeline:
     """Runs of the service, and the Spark session that all of them use."""
 
     _spark: "SparkSession"
-    _events: "asyncio.Task[DataFrame]"
+    _events: "asyncio.Task[tuple[Mounted | None, DataFrame]]"
 
     @asynccontextmanager
     async def lifespan(self, settings: Settings) -> AsyncIterator[None]:
@@ -68,17 +67,17 @@ class Pipeline:
         """
         with one_line_errors(context.settings.archive):
             try:
-                events = await asyncio.shield(self._events)
+                place, events = await asyncio.shield(self._events)
             except Exception:
                 self._plan(context.settings)  # for the next run
                 raise
-            await _run(context, self._spark, events)
+            await _run(context, self._spark, place, events)
 
     def _plan(self, settings: Settings) -> None:
         self._events = asyncio.create_task(asyncio.to_thread(_events, self._spark, settings))
 
     async def _warm(self) -> None:
-        """Let Python's workers start, which the first micro-batch needs, while the query begins or a lease is held."""
+        """Let Python's workers, which the first micro-batch needs, start while the lease is waited for."""
         await asyncio.wait({self._events})
         await asyncio.to_thread(_start_workers, self._spark)
 
@@ -95,11 +94,10 @@ def one_line_errors(archive: str) -> Iterator[None]:
         raise _failure(reason_of_error(error, archive)) from error
 
 
-async def _run(context: Context[Settings], spark: "SparkSession", events: "DataFrame") -> None:
+async def _run(context: Context[Settings], spark: "SparkSession", place: Mounted | None, events: "DataFrame") -> None:
     settings = context.settings
     context.recovers_alone = False
     with connect(settings.redis, name="penstock-pipeline") as redis:
-        place = await asyncio.to_thread(mounted, spark, settings.archive)
         rollups = await asyncio.to_thread(_rollups, spark, settings, redis, place) if settings.rollups else None
         archive = Archive(settings, redis, context.required_keys, rollups, place)
         merger = await asyncio.to_thread(Merger, spark, settings.archive)
@@ -163,11 +161,12 @@ async def _merge(context: Context[Settings], merge: Callable[[], int]) -> bool:
     return True
 
 
-def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis", place: Path | None) -> Rollups:
+def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis", place: Mounted | None) -> Rollups:
     return Rollups(spark, settings.archive, redis, settings.kept, settings.lateness, place)
 
 
-def _events(spark: "SparkSession", settings: Settings) -> "DataFrame":
+def _events(spark: "SparkSession", settings: Settings) -> "tuple[Mounted | None, DataFrame]":
+    """Return where files are written, and the events as ``redis-archive`` reads them."""
     place = mounted(spark, settings.archive)
     options: dict[str, str | int] = {
         "url": settings.redis,
@@ -179,10 +178,10 @@ def _events(spark: "SparkSession", settings: Settings) -> "DataFrame":
         "payloads": str(settings.payloads).lower(),
         "mask": json.dumps(settings.mask),
         "rollups": str(settings.rollups).lower(),
-        "directory": str(place / BEGUN) if place else "",
+        "directory": str(place.aside) if place else "",
     }
     spark.dataSource.register(RedisArchive)
-    return spark.readStream.format("redis-archive").options(**options).load()
+    return place, spark.readStream.format("redis-archive").options(**options).load()
 
 
 def _start_workers(spark: "SparkSession") -> None:

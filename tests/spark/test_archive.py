@@ -23,6 +23,7 @@ from penstock.spark.archive import (
     PARTITIONS,
     RECENT,
     Batches,
+    Mounted,
     events,
     overwrite,
     rolled_up,
@@ -241,7 +242,6 @@ def write_batch(
     spark: "SparkSession", tmp_path: Path, here: Any, request: pytest.FixtureRequest
 ) -> "Iterator[Callable[..., None]]":
     """Return what writes a micro-batch as the pipeline does, with three events of each namespace."""
-    aside, mounted = str(tmp_path / BEGUN), tmp_path if request.param else None
 
     def write_batch(number: int, names: Sequence[str] = NAMES, at: Sequence[datetime] = (NOW,)) -> None:
         same: dict[str, Any] = {"place": 0, "event": "done", "queue": "out", "malformed": None}
@@ -252,7 +252,9 @@ def write_batch(
         ]
         batch = spark.createDataFrame(rows, ROWS_DDL.replace("date date, ", ""))
         batch = batch.mapInArrow(lambda rows: (prepared(each, None) for each in rows), ROWS_DDL)
+        mounted = Mounted.at(tmp_path) if request.param else None
         if mounted:
+            aside = str(mounted.aside)
             batch = batch.mapInArrow(lambda rows: written(rows, aside, True), FILES_DDL)
         settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
         rollups = Rollups(spark, str(tmp_path), here, KEPT, 0, mounted)
@@ -279,7 +281,25 @@ def test_a_micro_batch_that_is_repeated_replaces_what_it_had_written(
     assert ids(spark, tmp_path) == expected(0)
     assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
     assert [len(directories(tmp_path, base)) for base in (EVENTS, RECENT[EVENTS])] == [0, 1]
-    assert not (tmp_path / BEGUN).exists()
+    assert not [*tmp_path.glob(f"{BEGUN}/*")]
+
+
+@pytest.mark.parametrize("write_batch", [True], indirect=True)
+def test_a_process_that_was_stopped_and_goes_on_after_a_takeover_replaces_nothing(
+    spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Mounted.replace
+
+    def replace_late(*words: Any) -> None:
+        monkeypatch.setattr(Mounted, "replace", usual)
+        Merger(spark, str(tmp_path))  # another process begins
+        write_batch(0)
+        usual(*words)
+
+    monkeypatch.setattr(Mounted, "replace", replace_late)
+    with pytest.raises(FileNotFoundError):
+        write_batch(0)
+    assert ids(spark, tmp_path) == expected(0)
 
 
 def test_what_killed_tasks_and_failed_attempts_left_is_no_part_of_the_archive(
