@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -243,8 +244,7 @@ def many_namespaces(bed: Testbed, count: int, each: int) -> list[Figure]:
         with PipelineRun(bed, [Keys(f"{MANY}:*")]) as run:
             run.until(count * each)
             taken.append(run.progress[-1][0] - begin)
-            tree = [psutil.Process(run.service.pid), *psutil.Process(run.service.pid).children(recursive=True)]
-            memory.append(sum(one.memory_info().rss for one in tree if "java" not in one.name()) / 1e6)
+            memory.append(_python_bytes(run.service.pid) / 1e6)
         bed.redis.flushall()
     name = f"pipeline, {count:,} namespaces of {each} events"
     note = f"{memory[1]:,.0f} MB against {memory[0]:,.0f} MB"
@@ -258,6 +258,15 @@ def many_namespaces(bed: Testbed, count: int, each: int) -> list[Figure]:
             note=note,
         ),
     ]
+
+
+def _python_bytes(pid: int) -> int:
+    """Return the resident memory of a process and all below it, without Java."""
+    found = 0
+    for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # a worker that was idle has ended
+            found += one.memory_info().rss if "java" not in one.name() else 0
+    return found
 
 
 def shards(bed: Testbed, rounds: int, events: int) -> Figure:
