@@ -1,6 +1,6 @@
 """Raw streams: entries are read and written as they are, each exactly once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +10,9 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
+from penstock.raw_connection import pack
 from penstock.spark.options import connect, run
+from penstock.spark.sources import pages
 from penstock.testing.server import EmbeddedServer
 from tests.spark import pytestmark, schema_of
 
@@ -158,6 +160,31 @@ def test_a_micro_batch_is_bounded_and_the_same_again(here: Any, redis_url: str) 
     read = [read_by(reader_of(redis_url), *pair) for pair in pairwise(places)]
     assert read == [numbered(1, 2, 3, 4), numbered(5, 6, 7, 8), numbered(9, 10)]
     assert planned(reader_of(redis_url, keys="s,none"), places[-1])["s"]["number"] == 12
+
+
+def test_pages_are_bounded_by_all_that_entries_hold(here: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while a micro-batch is planned: 20,000 entries whose last field was short were read at once."""
+    asked = list[int]()
+
+    def recorded(commands: Sequence[Any]) -> bytes:
+        asked.append(commands[0][-1])
+        return pack(commands)
+
+    monkeypatch.setattr(pages, "PAGE_BYTES", 100_000)
+    monkeypatch.setattr(pages, "pack", recorded)
+    for number in range(150):
+        here.xadd("s", {"n": number, "large": bytes(10_000), "last": 1})
+    for _ in range(150):
+        here.xadd("s", {"n": 1})
+    reader = reader_of(redis_url)
+    start = reader.initialOffset()
+    end = planned(reader, start, 200)
+    assert asked[:2] == [pages.FIRST_ENTRIES, 9]
+    assert all(after <= pages.GROWTH * before for before, after in pairwise(asked))
+    asked.clear()
+    assert len(read_by(reader, start, end)) == 200
+    assert asked[:2] == [pages.FIRST_ENTRIES, 9]
+    assert all(after <= pages.GROWTH * before for before, after in pairwise(asked))
 
 
 def test_from_the_end_only_what_comes_later_is_read(here: Any, redis_url: str) -> None:

@@ -13,7 +13,7 @@ from penstock.keys import Keys
 from penstock.raw_connection import Command
 from penstock.spark.decode import SCHEMA, RawEntry, decode_entries
 from penstock.spark.options import exchange
-from penstock.spark.sources.pages import FIRST_ENTRIES, Entries, with_key
+from penstock.spark.sources.pages import FIRST_ENTRIES, GROWTH, Entries, with_key
 from penstock.spark.sources.places import Place, Range
 from penstock.tracking.events import MAX_EVENTS
 
@@ -75,15 +75,15 @@ class Events(Entries):
 
         Search backwards to ``start``, whose number is taken if no event is between.
         """
-        after, searched = place.id, 0
+        after, searched, count = place.id, 0, FIRST_ENTRIES
         while place.number is None and searched < MAX_SEARCHED:
-            page = self.redis.execute_command("XREVRANGE", key, f"({after}", f"({start.id}", "COUNT", FIRST_ENTRIES)
+            page = self.redis.execute_command("XREVRANGE", key, f"({after}", f"({start.id}", "COUNT", count)
             for numbers in filter(None, map(numbers_of, page)):
                 return Place(place.id, numbers[1])
-            if len(page) < FIRST_ENTRIES:
+            if len(page) < count:
                 known = [number for number in (start.number, self._counted(key, place)) if number is not None]
                 return Place(place.id, max(known, default=None))
-            after, searched = page[-1][0].decode(), searched + len(page)
+            after, searched, count = page[-1][0].decode(), searched + len(page), GROWTH * FIRST_ENTRIES
         return place
 
     def as_far_as(self, key: str, start: Place, end: Place, most: int) -> tuple[Place, int]:

@@ -3,8 +3,9 @@
 import gc
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,10 +20,12 @@ from penstock.spark.sources.places import Place, Range
 
 PAGE_EVENTS: Final = 20_000
 """Events of a page, about."""
-FIRST_ENTRIES: Final = 50
+FIRST_ENTRIES: Final = 4
 """Entries of the first page, before their size is known."""
+GROWTH: Final = 16
+"""Maximum number of entries in a page as a multiple of those before: those may have been smaller."""
 PAGE_BYTES: Final = 16 * 2**20
-"""Size of the messages in a page, about."""
+"""Size of a page, about."""
 RETRIES: Final = 6
 """Retries of a page while the server is away: about 6 s."""
 
@@ -74,22 +77,16 @@ class Entries(LazyConnection):
 
     def walk(self, key: str, start: Place, end: Place, most: int) -> tuple[RawEntry | None, int]:
         """Read up to a weight of about ``most``. Return the last entry, None if the range is empty, and the weight."""
-        found, after = 0, start.id
+        found = 0
         last: RawEntry | None = None
-        while found < most and after != end.id:
-            page = self.redis.execute_command(
-                "XRANGE", key, f"({after}", end.id, "COUNT", min(most - found, PAGE_EVENTS)
-            )
-            if not page:
-                break
-            for entry in page:
-                last, found = entry, found + self.weight(entry)
+        with closing(self.pages(Range(key, start, end))) as pages:
+            for last in chain.from_iterable(pages):
+                found += self.weight(last)
                 if found >= most:
                     break
-            after = page[-1][0].decode()
         return last, found
 
-    def pages(self, part: Range) -> Iterator[list[RawEntry]]:
+    def pages(self, part: Range) -> Generator[list[RawEntry]]:
         """Yield all entries of ``part`` by pages; the next page is requested before the current one is used."""
         return (entries for entries, _ in self.pages_with(part, []))
 
@@ -139,8 +136,9 @@ class Entries(LazyConnection):
                     return
                 after = entries[-1][0].decode()
                 if more := len(entries) == count and after != upto:
-                    size = sum(len(words[-1]) for _, words in entries) // len(entries)
-                    count = max(min(PAGE_EVENTS // self.weight(entries[-1]), PAGE_BYTES // (size + 1)), 1)
+                    size = sum(map(len, chain.from_iterable(words for _, words in entries))) // len(entries)
+                    few = min(PAGE_EVENTS // self.weight(entries[-1]), PAGE_BYTES // (size + 1), GROWTH * count)
+                    count = max(few, 1)
                     with suppress(RedisError):  # requested again when its turn comes
                         request(count)
                         asked = True
