@@ -92,14 +92,27 @@ class Mounted:
 
     archive: Path
     aside: Path
-    """Where files are written for this process alone. The next one deletes it, and all that is in it."""
+    """Where files are written for this process alone. The next one takes it away, at once and with all that is in it.
+
+    Then this one can move nothing into place any more.
+    """
 
     @classmethod
     def at(cls, archive: Path) -> "Self":
         return cls(archive, archive / BEGUN / uuid4().hex)
 
+    def begin(self) -> None:
+        """Make the directory. Do this once only: it is not there any more if another process has taken over."""
+        self.aside.mkdir(parents=True, exist_ok=True)
+
+    def staged(self, root: str) -> Path:
+        """Return a directory for the files of a micro-batch below ``root``."""
+        staged = self.aside / root
+        staged.mkdir(exist_ok=True)
+        return staged
+
     def replace(self, root: str, name: str, staged: Path) -> None:
-        """Let the directory ``staged``, below ``aside``, take the place of micro-batch ``name`` below ``root``.
+        """Let the directory ``staged`` take the place of micro-batch ``name`` below ``root``.
 
         Raise ``FileNotFoundError`` and replace nothing if another process has taken over.
         """
@@ -112,7 +125,9 @@ class Mounted:
         shutil.rmtree(former, ignore_errors=True)
 
     def clear(self) -> None:
-        shutil.rmtree(self.aside, ignore_errors=True)
+        """Delete what a micro-batch has left."""
+        for each in self.aside.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
 def events(

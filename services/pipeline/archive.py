@@ -114,15 +114,10 @@ class Archive:
 
         written = batch.collect()
         for kind, root in (("events", RECENT[EVENTS]), ("malformed", MALFORMED)):
-            staged = mounted.aside / kind
-            for row in written:
-                if row[kind]:
-                    file = mounted.aside / f"{row['file']}.{kind}"
-                    if not file.exists():
-                        raise Unsuitable(f"{file}: a worker of Spark has written it, but not here: all must share it")
-                    staged.mkdir(exist_ok=True)
-                    file.rename(staged / f"{row['file']}.parquet")
-            if any(row[kind] for row in written):
+            if files := [row["file"] for row in written if row[kind]]:
+                staged = mounted.staged(kind)
+                for file in files:
+                    (mounted.aside / f"{file}.{kind}").rename(staged / f"{file}.parquet")
                 mounted.replace(root, name, staged)
         cells = [pa.ipc.open_stream(row["cells"]).read_all() for row in written if row["cells"]]
         events, malformed = (sum(row[kind] for row in written) for kind in ("events", "malformed"))

@@ -44,8 +44,9 @@ class Merger:
 
     def __init__(self, spark: "SparkSession", directory: str) -> None:
         self._spark, self._directory = spark, directory
+        if exists(spark, f"{directory}/{BEGUN}"):
+            move(spark, f"{directory}/{BEGUN}", f"{directory}/{ASIDE}/{uuid4().hex}")
         self._finish_all()
-        delete(spark, f"{directory}/{BEGUN}")
         for root in (*RECENT, *RECENT.values(), ROLLUPS, MALFORMED):
             files, killed = file_of(spark, f"{directory}/{root}/{STAGED}")
             for each in files.globStatus(killed) or ():

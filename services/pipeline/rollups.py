@@ -153,8 +153,7 @@ class Rollups:
             rows = self._spark.createDataFrame(parts).coalesce(1).withColumn("batch", F.lit(name))
             overwrite(rows, f"{self._directory}/{RECENT[MINUTES]}", "batch")
             return
-        staged = self._mounted.aside / MINUTES
-        staged.mkdir(parents=True, exist_ok=True)
+        staged = self._mounted.staged(MINUTES)
         pq.write_table(parts, staged / f"{name}.parquet", **WRITER)
         self._mounted.replace(RECENT[MINUTES], name, staged)
 

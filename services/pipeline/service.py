@@ -101,6 +101,8 @@ async def _run(context: Context[Settings], spark: "SparkSession", place: Mounted
         rollups = await asyncio.to_thread(_rollups, spark, settings, redis, place) if settings.rollups else None
         archive = Archive(settings, redis, context.required_keys, rollups, place)
         merger = await asyncio.to_thread(Merger, spark, settings.archive)
+        if place:
+            place.begin()
         query = await asyncio.to_thread(_begin, events, settings, archive)
         tidying = asyncio.create_task(_tidy(context, spark, query, archive, merger, rollups))
         try:

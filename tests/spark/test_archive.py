@@ -254,6 +254,7 @@ def write_batch(
         batch = batch.mapInArrow(lambda rows: (prepared(each, None) for each in rows), ROWS_DDL)
         mounted = Mounted.at(tmp_path) if request.param else None
         if mounted:
+            mounted.begin()
             aside = str(mounted.aside)
             batch = batch.mapInArrow(lambda rows: written(rows, aside, True), FILES_DDL)
         settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
@@ -281,37 +282,53 @@ def test_a_micro_batch_that_is_repeated_replaces_what_it_had_written(
     assert ids(spark, tmp_path) == expected(0)
     assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
     assert [len(directories(tmp_path, base)) for base in (EVENTS, RECENT[EVENTS])] == [0, 1]
-    assert not [*tmp_path.glob(f"{BEGUN}/*")]
+    assert not [*tmp_path.glob(f"{BEGUN}/*/*")]
 
 
 @pytest.mark.parametrize("write_batch", [True], indirect=True)
+@pytest.mark.parametrize("step", ["staged", "replace"])
+@pytest.mark.parametrize("root", [EVENTS, MINUTES])
 def test_a_process_that_was_stopped_and_goes_on_after_a_takeover_replaces_nothing(
-    spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession",
+    tmp_path: Path,
+    write_batch: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    root: str,
+    step: str,
 ) -> None:
-    usual = Mounted.replace
+    usual = getattr(Mounted, step)
 
-    def replace_late(*words: Any) -> None:
-        monkeypatch.setattr(Mounted, "replace", usual)
-        Merger(spark, str(tmp_path))  # another process begins
-        write_batch(0)
-        usual(*words)
+    def late(mounted: Mounted, where: str, *words: Any) -> Any:
+        if where in (root, RECENT[root]):
+            monkeypatch.setattr(Mounted, step, usual)
+            merger = Merger(spark, str(tmp_path))  # another process begins
+            write_batch(0)
+            merger.merge("abcdef12", 1)
+        return usual(mounted, where, *words)
 
-    monkeypatch.setattr(Mounted, "replace", replace_late)
+    monkeypatch.setattr(Mounted, step, late)
     with pytest.raises(FileNotFoundError):
         write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
+    assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
+
+
+def test_tasks_write_nothing_where_no_directory_is(tmp_path: Path) -> None:
+    with pytest.raises(Unsuitable, match="gone: not here: another pipeline has taken over, or this worker of Spark"):
+        list(written([], str(tmp_path / "gone"), False))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_killed_tasks_and_failed_attempts_left_is_no_part_of_the_archive(
     spark: "SparkSession", tmp_path: Path, write_batch: Callable[..., None]
 ) -> None:
-    left = tmp_path / BEGUN / "0123.events"
-    left.parent.mkdir()
+    left = tmp_path / BEGUN / "of-another" / "0123.events"
+    left.parent.mkdir(parents=True)
     left.write_bytes(b"PAR1 cut off")
     write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
     Merger(spark, str(tmp_path))
-    assert not left.parent.exists()
+    assert not [*tmp_path.glob(f"{BEGUN}*"), *tmp_path.glob("_merging*")]
 
 
 def test_no_row_group_is_larger_than_a_task_may_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.errors import Unsuitable
 from penstock.spark.archive import DDL, WRITER
 from penstock.spark.masking import masked
 from penstock.spark.rollups import cells
@@ -95,8 +96,13 @@ def is_unsuitable(namespace: str) -> bool:
 
 
 def written(rows: Iterable[pa.RecordBatch], directory: str, rollups: bool) -> Iterator[pa.RecordBatch]:
-    """Write ``rows`` of ``ROWS_DDL`` to files in ``directory``; yield a row of ``FILES_DDL``, none without ``rows``."""
-    Path(directory).mkdir(parents=True, exist_ok=True)
+    """Write ``rows`` of ``ROWS_DDL`` to files in ``directory``; yield a row of ``FILES_DDL``, none without ``rows``.
+
+    Raise ``Unsuitable`` if there is no such directory.
+    """
+    if not Path(directory).is_dir():
+        problem = "not here: another pipeline has taken over, or this worker of Spark does not share the archive"
+        raise Unsuitable(f"{directory}: {problem}")
     name, counted = uuid4().hex, list[pa.Table]()
 
     def count(group: pa.Table) -> None:
