@@ -278,7 +278,7 @@ def shards(bed: Testbed, rounds: int, events: int) -> Figure:
             namespaces = [Keys(f"bench:shop{place}") for place in range(number)]
             for keys in namespaces:
                 write_events(bed.redis, events // number, keys=keys)
-            with PipelineRun(bed, namespaces, max_events=events // 8) as run:
+            with PipelineRun(bed, namespaces, max_events=events // 8, trigger=0) as run:
                 run.until(events // number * number)
                 rates.append(run.rate(0, events))
             bed.redis.flushall()
