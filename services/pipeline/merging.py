@@ -103,18 +103,23 @@ class Merger:
     def _finish(self, base: str, claim: Claim, *, again: bool) -> None:
         """Move files into place; then delete the recent directories that have the same rows, and the claim.
 
-        With ``again``, some may have been moved.
+        With ``again``, some may have been moved. If recent directories are gone before all are, another process has
+        published them while this one was stopped: then the claim is void.
         """
         recent, aside = f"{self._directory}/{RECENT[base]}", f"{self._directory}/{ASIDE}/{claim.aside}"
         whole = f"{recent}/{PUBLISHED}"
-        moved = again and read_claim(self._spark, whole) == claim
-        if moved or self._move_all(aside, f"{self._directory}/{base}", claim, again=again):
+        names = {name for (name,) in listed(self._spark, recent, "batch")}  # before the claim that lets them go
+        moved = read_claim(self._spark, whole) == claim
+        if moved or (
+            names.issuperset(claim.covered) and self._move_all(aside, f"{self._directory}/{base}", claim, again=again)
+        ):
             write_claim(self._spark, whole, claim, again=True)
             for name in claim.covered:
                 delete(self._spark, f"{recent}/batch={name}")
-            delete(self._spark, aside)
-        delete(self._spark, f"{recent}/{PUBLISHING}")  # first, for without it the other means nothing
-        delete(self._spark, whole)
+        delete(self._spark, aside)
+        if read_claim(self._spark, f"{recent}/{PUBLISHING}") == claim:
+            delete(self._spark, f"{recent}/{PUBLISHING}")  # first, for without it the other means nothing
+            delete(self._spark, whole)
 
     def _move_all(self, aside: str, below: str, claim: Claim, *, again: bool) -> bool:
         """Move the files of ``claim`` from ``aside``; return False if another process has deleted it unclaimed."""

@@ -163,6 +163,34 @@ def test_a_claim_whose_files_another_process_has_deleted_is_void(
     assert ids(spark, tmp_path) == expected(0, 1)
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_merge_that_was_stopped_publishes_nothing_that_another_process_has_published(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claimed: bool
+) -> None:
+    """Its task had read all rows, and writes them once the other one has tidied up. ``claimed``: it stops once more."""
+    write(spark, tmp_path, small(0), small(1))
+    merger, claim, aside = Merger(spark, str(tmp_path)), claims.write_claim, tmp_path / merging.ASIDE
+
+    def late(*words: Any, **named: Any) -> bool:
+        monkeypatch.setattr(merging, "write_claim", claim)
+        aside.rename(tmp_path / "unwritten")
+        other = Merger(spark, str(tmp_path))
+        write(spark, tmp_path, small(2))
+        other.merge("abcdef12", 3)
+        (tmp_path / "unwritten").rename(aside)
+        written = claim(*words, **named)
+        if claimed:
+            Merger(spark, str(tmp_path))
+        return written
+
+    monkeypatch.setattr(merging, "write_claim", late)
+    merger.merge("abcdef12", 2)
+    assert ids(spark, tmp_path) == expected(0, 1, 2)
+    write(spark, tmp_path, small(3))
+    assert merger.merge("abcdef12", 4) == 1
+    assert ids(spark, tmp_path) == expected(0, 1, 2, 3)
+
+
 def test_a_claim_of_another_pipeline_is_respected_and_finished(spark: "SparkSession", tmp_path: Path) -> None:
     write(spark, tmp_path, small(0), small(1))
     place = "date=2026-11-21/namespace=shop"
