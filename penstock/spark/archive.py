@@ -124,6 +124,10 @@ class Mounted:
         staged.rename(target)
         shutil.rmtree(former, ignore_errors=True)
 
+    def discard(self, directory: Path) -> None:
+        """Take ``directory`` away. Raise ``FileNotFoundError`` and keep it if another process has taken over."""
+        directory.rename(self.aside / uuid4().hex)
+
     def clear(self) -> None:
         """Delete what a micro-batch has left."""
         for each in self.aside.iterdir():
@@ -226,12 +230,20 @@ def delete(spark: "SparkSession", path: str) -> None:
     files.delete(place, True)
 
 
-def delete_published(spark: "SparkSession", directory: str, base: str, name: str) -> None:
-    """Delete what version 0.2 has written of the micro-batch ``name`` where rows are published now."""
+def delete_published(
+    spark: "SparkSession", directory: str, base: str, name: str, mounted: "Mounted | None" = None
+) -> None:
+    """Delete what version 0.2 has written of the micro-batch ``name`` where rows are published now.
+
+    With ``mounted``, raise ``FileNotFoundError`` and delete nothing if another process has taken over.
+    """
     columns = PARTITIONS[base]
     for place in listed(spark, f"{directory}/{base}", *columns, name=f"batch={name}"):
         values = "/".join(map("=".join, zip(columns, place, strict=True)))
-        delete(spark, f"{directory}/{base}/{values}/batch={name}")
+        if mounted:
+            mounted.discard(mounted.archive / base / values / f"batch={name}")
+        else:
+            delete(spark, f"{directory}/{base}/{values}/batch={name}")
 
 
 def exists(spark: "SparkSession", path: str) -> bool:

@@ -70,7 +70,7 @@ class Archive:
             return
         name = Batches(short(query), number, number).name
         if self._is_first:
-            delete_published(spark, self._directory, EVENTS, name)
+            delete_published(spark, self._directory, EVENTS, name, self._mounted)
             self._is_first = False
         if self._mounted:
             events, malformed, cells = self._move(batch, name, self._mounted)

@@ -134,7 +134,7 @@ class Rollups:
             for window in reached & self._closed - self._open.keys():
                 self._mark(window, reopened=True)
             if self._is_first:
-                delete_published(self._spark, self._directory, MINUTES, name)
+                delete_published(self._spark, self._directory, MINUTES, name, self._mounted)
                 self._is_first = False
             self._keep(table, name)
             self._open |= dict.fromkeys(reached, time.monotonic())

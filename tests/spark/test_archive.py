@@ -24,6 +24,7 @@ from penstock.spark.archive import (
     RECENT,
     Batches,
     Mounted,
+    delete_published,
     events,
     overwrite,
     rolled_up,
@@ -335,6 +336,31 @@ def test_a_process_that_was_stopped_and_goes_on_after_a_takeover_replaces_nothin
         return usual(mounted, where, *words)
 
     monkeypatch.setattr(Mounted, step, late)
+    with pytest.raises(FileNotFoundError):
+        write_batch(0)
+    assert ids(spark, tmp_path) == expected(0)
+    assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
+
+
+@pytest.mark.parametrize("write_batch", [True], indirect=True)
+@pytest.mark.parametrize("writer", ["archive", "rollups"])
+def test_a_process_that_was_stopped_deletes_nothing_that_its_successor_has_published(
+    spark: "SparkSession",
+    tmp_path: Path,
+    write_batch: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    writer: str,
+) -> None:
+    name = f"services.pipeline.{writer}.delete_published"
+
+    def late(*words: Any) -> None:
+        monkeypatch.setattr(name, delete_published)
+        merger = Merger(spark, str(tmp_path))  # another process begins
+        write_batch(0)
+        merger.merge("abcdef12", 1)
+        delete_published(*words)
+
+    monkeypatch.setattr(name, late)
     with pytest.raises(FileNotFoundError):
         write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
