@@ -143,23 +143,29 @@ def test_what_batches_say_is_in_hashes_and_parquet_once_whatever_is_done_twice(
     from penstock.spark.archive import Mounted, rolled_up
     from services.pipeline.rollups import Rollups
 
+    def begun() -> Mounted | None:
+        place = Mounted.at(tmp_path) if mounted else None
+        if place:
+            place.begin()
+        return place
+
     rows = events(400, random.Random(7))
     with Redis.from_url(redis_url) as redis:
-        one = Rollups(spark, str(tmp_path), redis, KEPT, 0, Mounted.at(tmp_path) if mounted else None)
+        one = Rollups(spark, str(tmp_path), redis, KEPT, 0, begun())
         assert one.add(counted(rows[:150]), "q", 0, "q-0") == 0
         shop.set("shop:rollup:2025-11-20T01:06", "somebody else's")
         with pytest.raises(WrongType, match="shop:rollup:2025-11-20T01:06 holds a string, expected a hash"):
             one.add(counted(rows[150:300]), "q", 1, "q-1")
         shop.delete("shop:rollup:2025-11-20T01:06")
-        again = Rollups(spark, str(tmp_path), redis, KEPT, 0, Mounted.at(tmp_path) if mounted else None)
+        again = Rollups(spark, str(tmp_path), redis, KEPT, 0, begun())
         for _ in range(2):
             assert again.add(counted(rows[150:300]), "q", 1, "q-1") == 0
         again.close()
         assert again.add(counted(rows[300:]), "q", 2, "q-2") == 100, "late"
         # Another roll-up, as after a crash: a late micro-batch is repeated, and its hours are computed again.
-        last = Rollups(spark, str(tmp_path), redis, KEPT, 0, Mounted.at(tmp_path) if mounted else None)
+        last = Rollups(spark, str(tmp_path), redis, KEPT, 0, begun())
         assert last.add(counted(rows[300:]), "q", 2, "q-2") == 100
-        Rollups(spark, str(tmp_path), redis, KEPT, 0, Mounted.at(tmp_path) if mounted else None).close()
+        Rollups(spark, str(tmp_path), redis, KEPT, 0, begun()).close()
         assert not [*(tmp_path / "rollups/_again").iterdir()]
     for size, seconds in (("minute", 60), ("hour", 3_600), ("day", 86_400)):
         expected = plainly(rows, seconds)
