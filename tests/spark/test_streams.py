@@ -376,6 +376,7 @@ def test_the_progress_of_a_query_shows_the_newest_entries(
         ({"startingOffsets": "[1]"}, "startingOffsets: .* expected earliest"),
         ({"startingOffsets": '{"shop:events": "yesterday"}'}, "startingOffsets: .* expected earliest"),
         ({"endingOffsets": "earliest"}, "endingOffsets: expected latest"),
+        ({"endingOffsets": '{"shop:events": -2}'}, "endingOffsets: expected latest"),
         ({"startingTimestamp": "today"}, "startingTimestamp: 'today' is no whole number"),
     ],
 )
@@ -384,6 +385,15 @@ def test_a_wrong_bound_is_reported(redis_url: str, more: dict[str, str], said: s
 
     with pytest.raises(WrongOption, match=said):
         BatchReader(options(redis_url, **more))
+
+
+@pytest.mark.parametrize("more", [{"endingOffsets": "latest"}, {"endingtimestamp": "5"}])
+def test_a_query_refuses_an_end(redis_url: str, more: dict[str, str]) -> None:
+    """As Spark's Kafka source does: it would go on past it in silence."""
+    from penstock.spark.sources.streams import StreamReader
+
+    with pytest.raises(WrongOption, match=r"ending\w+: a query has no end"):
+        StreamReader(options(redis_url, **more))
 
 
 def test_a_former_name_of_an_option_works_and_warns(redis_url: str) -> None:

@@ -49,7 +49,7 @@ class Bounds:
         """Read the options. A timestamp goes before offsets, as in Spark's Kafka source. Raise ``WrongOption``."""
         word, start = _offsets(options, "startingOffsets", "earliest")
         last, until = _offsets(options, "endingOffsets", "latest")
-        if last == "earliest":
+        if last == "earliest" or EARLIEST in until.values():
             raise options.wrong("endingOffsets", "expected latest, or JSON with ids by stream")
         since, end = (_time(options, name) for name in ("startingTimestamp", "endingTimestamp"))
         if since is not None:

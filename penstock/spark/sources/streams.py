@@ -123,6 +123,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
         super().__init__(given, schema)
+        for name in ("endingOffsets", "endingTimestamp"):
+            if name.lower() in map(str.lower, given):
+                raise WrongOption(f"redis-stream: option {name}: a query has no end: it is for batches only")
         self._until: dict[str, Place] | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
