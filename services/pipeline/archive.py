@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+TAKEN_OVER: Final = (
+    "another pipeline has taken over, as this one was stopped for longer than leaseExpire, or both write here"
+)
 _archived: Final = Script.read(Path(__file__).parent / "lua" / "archived.lua")
 
 
@@ -58,8 +61,17 @@ class Archive:
         """Write micro-batch ``number`` of ``redis-archive`` to archive and roll-ups, and count it, exactly once.
 
         If it is counted already, though Spark does not know, return at once. Raise ``Unsuitable`` if a later one is
-        counted: then the checkpoint is older than the archive, and its batches may have other events.
+        counted: then the checkpoint is older than the archive, and its batches may have other events. Raise it, too, if
+        another process has taken over the archive.
         """
+        try:
+            self._write_once(batch, number)
+        except FileNotFoundError as error:
+            if self._mounted and not self._mounted.aside.exists():
+                raise Unsuitable(f"{self._directory}: {TAKEN_OVER}") from error
+            raise
+
+    def _write_once(self, batch: "DataFrame", number: int) -> None:
         begun, spark = time.monotonic(), batch.sparkSession
         query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
         counted = self.counted(query)

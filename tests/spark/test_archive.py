@@ -336,7 +336,7 @@ def test_a_process_that_was_stopped_and_goes_on_after_a_takeover_replaces_nothin
         return usual(mounted, where, *words)
 
     monkeypatch.setattr(Mounted, step, late)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(Unsuitable, match="another pipeline has taken over"):
         write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
     assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
@@ -361,7 +361,7 @@ def test_a_process_that_was_stopped_deletes_nothing_that_its_successor_has_publi
         delete_published(*words)
 
     monkeypatch.setattr(name, late)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(Unsuitable, match="another pipeline has taken over"):
         write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
     assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
