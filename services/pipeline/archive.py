@@ -66,7 +66,7 @@ class Archive:
         """
         try:
             self._write_once(batch, number)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, Unsuitable) as error:
             if self._mounted and not self._mounted.aside.exists():
                 raise Unsuitable(f"{self._directory}: {TAKEN_OVER}") from error
             raise

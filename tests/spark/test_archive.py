@@ -445,3 +445,17 @@ def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", t
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
     assert not directories(tmp_path)
+
+
+def test_a_pipeline_that_is_behind_its_successor_blames_no_checkpoint(
+    spark: "SparkSession", tmp_path: Path, here: Any
+) -> None:
+    settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
+    writer = Archive(settings, here, Keys("pipe"), None, Mounted.at(tmp_path))
+    here.hset("pipe:metrics:pipeline", mapping={"query": "abcdef12-3456", "batch": 5})
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")
+    try:
+        with pytest.raises(Unsuitable, match="another pipeline has taken over"):
+            writer.write(spark.range(1), 4)
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
