@@ -36,9 +36,11 @@ ZSTD_LEVEL: Final = 1
 WRITING: Final = {
     "partitionOverwriteMode": "dynamic",
     "parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
-    # With 100 rows, which is usual, Java needs 2 GB for messages of 10 MB.
+    # With 100 rows, and after small ones 10,000, which is usual, Java needs gigabytes for messages of 10 MB.
     "parquet.page.size.row.check.min": "5",
+    "parquet.page.size.row.check.max": "5",
     "parquet.block.size.row.check.min": "5",
+    "parquet.block.size.row.check.max": "5",
 }
 WRITER: Final = {
     "compression": "zstd",

@@ -399,12 +399,16 @@ def test_no_row_group_is_larger_than_a_task_may_hold(tmp_path: Path, monkeypatch
     assert len(groups) < 10
 
 
-def test_java_writes_a_row_group_before_large_rows_need_more_memory(spark: "SparkSession", tmp_path: Path) -> None:
-    """Until its first check it holds all rows: of 60 with 10 MB each it had run out of memory."""
+@pytest.mark.parametrize("small_rows", [0, 300])
+def test_java_writes_a_row_group_before_large_rows_need_more_memory(
+    spark: "SparkSession", tmp_path: Path, small_rows: int
+) -> None:
+    """Until its next check it holds all rows: of 60 with 10 MB each it had run out of memory, also after small ones."""
     java = spark._jsc.hadoopConfiguration()
     java.setInt("parquet.block.size", 2**20)
     try:
-        rows = spark.range(40).selectExpr("id", "randstr(300000, 1) message", "'x' batch").coalesce(1)
+        message = f"if(id < {small_rows}, 'x', randstr(300000, 1)) message"
+        rows = spark.range(small_rows + 40).coalesce(1).selectExpr("id", message, "'x' batch")
         overwrite(rows, str(tmp_path / "many"), "batch")
     finally:
         java.unset("parquet.block.size")
