@@ -50,6 +50,8 @@ class Pipeline:
             "spark_sql_adaptive_enabled": "false",
             # Open files of a task: with fewer it sorts all rows by file first. With payloads they need too much memory.
             "spark_sql_maxConcurrentOutputFileWriters": "0" if settings.payloads else "64",
+            # By columns it would read up to 4,096 messages at once, however large.
+            "spark_sql_parquet_enableVectorizedReader": str(not settings.payloads).lower(),
         }
         self._spark = await asyncio.to_thread(session, settings.master, settings.memory, **tuned)
         self._plan(settings)

@@ -15,7 +15,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from common.process import Process
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, Unsuitable
 from penstock.keys import Keys
 from penstock.spark.reasons import SLOW_PYTHON
 from penstock.testing.server import EmbeddedServer
@@ -207,6 +207,23 @@ async def test_an_archive_that_cannot_be_written_is_named_and_ends_it(shop: Any,
         assert await service == 1
     remedy = "make it writable for this user, or name another directory"
     assert reason_of(log) == f"/proc/archive/_checkpoint cannot be written: {remedy}"
+
+
+@pytest.mark.parametrize("payloads", [True, False])
+async def test_messages_are_not_read_by_thousands(monkeypatch: pytest.MonkeyPatch, payloads: bool) -> None:
+    """A merge of 72 messages of 10 MB, in a row group that is small when it is compressed, ran out of Java's memory."""
+    tuned: dict[str, str] = {}
+
+    def session(*_: str, **settings: str) -> None:
+        tuned.update(settings)
+        raise Unsuitable("enough")
+
+    monkeypatch.setattr("services.pipeline.service.session", session)
+    settings = Settings(redis="redis://h", redis_namespace="p", watch=["shop"], archive="a", payloads=payloads)
+    with pytest.raises(Unsuitable, match="enough"):
+        async with Pipeline().lifespan(settings):
+            raise AssertionError
+    assert tuned["spark_sql_parquet_enableVectorizedReader"] == str(not payloads).lower()
 
 
 def test_invalid_settings_are_reported() -> None:
