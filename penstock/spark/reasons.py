@@ -20,6 +20,9 @@ CLOSED: Final = re.compile(
     "Read-only file system|Permission denied|AccessControlException|mkdir of .* failed|Mkdirs failed"
 )
 MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|Java heap space")
+SHORT_OF_MEMORY: Final = "Spark's Java ran out of memory: give it more (memory), or less to do at a time"
+MEMORY_STATUS: Final = 52
+"""Exit status of Spark's Java after an ``OutOfMemoryError``."""
 SLOW: Final = re.compile("Python worker (?:failed )?to connect back")
 SLOW_PYTHON: Final = "Spark's Python did not start within 10 s: the machine is overloaded, or its Python is broken"
 """The reason when Spark gave up on a process that it had started; no setting changes those 10 s."""
@@ -59,7 +62,7 @@ def reason(text: str, where: str = "") -> str:
     if CLOSED.search(text):
         return f"{place} cannot be written: make it writable for this user, or name another directory"
     if MEMORY.search(text):
-        return "Spark's Java ran out of memory: give it more (memory), or less to do at a time"
+        return SHORT_OF_MEMORY
     if SLOW.search(text):
         return SLOW_PYTHON
     lines = [line.strip() for line in text.strip().splitlines()] or [""]
@@ -81,6 +84,8 @@ def java_ended(patience: float = JAVA_EXIT_SECONDS) -> str | None:
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         return None
+    if status == MEMORY_STATUS:
+        return SHORT_OF_MEMORY
     how = f"was killed ({signal.Signals(-status).name})" if status < 0 else f"has ended with status {status}"
     return f"Spark's Java process {how}: see the system's log, perhaps memory was short; then start again"
 

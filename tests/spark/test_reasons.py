@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from redis.asyncio import Redis
 
 from penstock.errors import QueryFailed
 from penstock.keys import Keys
-from penstock.spark.reasons import reason
+from penstock.spark.reasons import java_ended, reason
 from services.pipeline.service import one_line_errors, query_error
 from tests.spark import pytestmark  # noqa: F401
 from tests.support.commandline import penstock
@@ -128,6 +129,15 @@ def test_a_java_that_was_killed_is_named_and_not_taken_for_redis() -> None:
         "penstock.cli._frame.Failed: Spark: Spark's Java process was killed (SIGKILL): see the system"
     )
     assert "Exception occurred during processing" not in done.stderr
+
+
+def test_a_java_that_ended_for_lack_of_memory_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark ends it with a status of its own."""
+    from pyspark import SparkContext
+
+    with subprocess.Popen(["sh", "-c", "exit 52"]) as process:
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+        assert java_ended() == reason("java.lang.OutOfMemoryError: Java heap space")
 
 
 @pytest.mark.parametrize("command", [["report", "--all"], ["reconcile"], ["replay", "--into", "shadow"]])
