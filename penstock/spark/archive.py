@@ -221,7 +221,9 @@ def move(spark: "SparkSession", source: str, target: str) -> None:
     """Rename a directory or a file. This is not atomic everywhere: an object store copies file by file."""
     files, place = file_of(spark, source)
     to = file_of(spark, target)[1]
-    files.mkdirs(to.getParent())
+    if not files.mkdirs(to.getParent()):
+        parent = target.rpartition("/")[0]
+        raise PenstockError(f"{parent} cannot be written: make it writable for this user, or make room")
     if not files.rename(place, to):
         raise PenstockError(f"{source} cannot be renamed to {target}; nothing is deleted")
 

@@ -11,9 +11,11 @@ import pytest
 from pyspark.errors import PySparkException
 from redis.asyncio import Redis
 
-from penstock.errors import QueryFailed
+from penstock.errors import PenstockError, QueryFailed
 from penstock.keys import Keys
+from penstock.spark.archive import BEGUN
 from penstock.spark.reasons import java_ended, reason
+from services.pipeline.merging import Merger
 from services.pipeline.service import one_line_errors, query_error
 from tests.spark import pytestmark  # noqa: F401
 from tests.support.commandline import penstock
@@ -92,6 +94,14 @@ def test_a_directory_that_cannot_be_written_is_named_in_one_line(spark: "SparkSe
         spark.range(1).write.parquet("/proc/archive/events")
     assert str(raised.value).startswith("/proc/archive/events")
     assert str(raised.value).endswith(wanted)
+
+
+def test_an_archive_that_has_become_read_only_is_named(spark: "SparkSession", small_disk: Path) -> None:
+    """What a former pipeline has left there cannot be taken away."""
+    (small_disk / "archive" / BEGUN).mkdir(parents=True)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(PenstockError, match="archive/_merging cannot be written: make it writable for this user"):
+        Merger(spark, str(small_disk / "archive"))
 
 
 @pytest.mark.parametrize(
