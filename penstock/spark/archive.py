@@ -105,7 +105,10 @@ class Mounted:
 
     def begin(self) -> None:
         """Make the directory. Do this once only: it is not there any more if another process has taken over."""
-        self.aside.mkdir(parents=True, exist_ok=True)
+        try:
+            self.aside.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"mkdir of {self.aside} failed: {error}") from error  # as Hadoop says it
 
     def staged(self, root: str) -> Path:
         """Return a directory for the files of a micro-batch below ``root``."""

@@ -206,7 +206,7 @@ async def test_an_archive_that_cannot_be_written_is_named_and_ends_it(shop: Any,
     async with serve(archive="/proc/archive") as (service, log):
         assert await service == 1
     remedy = "make it writable for this user, or name another directory"
-    assert reason_of(log) == f"/proc/archive/_checkpoint cannot be written: {remedy}"
+    assert reason_of(log) == f"/proc/archive cannot be written: {remedy}"
 
 
 @pytest.mark.parametrize("payloads", [True, False])
