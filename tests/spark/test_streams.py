@@ -326,7 +326,6 @@ def test_a_batch_begins_and_ends_where_offsets_and_timestamps_say(
     assert read(startingOffsets=json.dumps({SHOP.events: -2}), endingOffsets=json.dumps({SHOP.events: -1})) == [
         *range(1, 9)
     ]
-    assert read(startingOffsets="latest") == []
 
 
 def test_a_query_begins_where_its_options_say_and_goes_on_from_there(
@@ -377,6 +376,8 @@ def test_the_progress_of_a_query_shows_the_newest_entries(
         ({"startingOffsets": '{"shop:events": "yesterday"}'}, "startingOffsets: .* expected earliest"),
         ({"endingOffsets": "earliest"}, "endingOffsets: expected latest"),
         ({"endingOffsets": '{"shop:events": -2}'}, "endingOffsets: expected latest"),
+        ({"startingOffsets": "latest"}, "startingOffsets: a batch that begins at the end"),
+        ({"startingOffsets": '{"shop:events": -1}'}, "startingOffsets: a batch that begins at the end"),
         ({"startingTimestamp": "today"}, "startingTimestamp: 'today' is no whole number"),
     ],
 )

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import WrongOption
 from penstock.spark.options import Options
-from penstock.spark.sources.bounds import Bounds
+from penstock.spark.sources.bounds import LATEST, Bounds
 from penstock.spark.sources.events import SUFFIX, Events
 from penstock.spark.sources.pages import Entries
 from penstock.spark.sources.places import Place, Task, offset_of, places_of
@@ -99,6 +99,11 @@ class _Reader:
 
 class BatchReader(_Reader, DataSourceReader):
     """Reads what the streams hold when the job is planned."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
+        super().__init__(given, schema)
+        if self._bounds.from_the_end or LATEST in self._bounds.start.values():
+            raise WrongOption("redis-stream: option startingOffsets: a batch that begins at the end reads nothing")
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Read less: see ``Bounds.pushed``. Spark applies all filters again."""
