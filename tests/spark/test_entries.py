@@ -179,6 +179,7 @@ def test_pages_are_bounded_by_all_that_entries_hold(here: Any, redis_url: str, m
     reader = reader_of(redis_url)
     start = reader.initialOffset()
     end = planned(reader, start, 200)
+    assert sum(asked) == 200
     assert asked[:2] == [pages.FIRST_ENTRIES, 9]
     assert all(after <= pages.GROWTH * before for before, after in pairwise(asked))
     asked.clear()

@@ -1,6 +1,7 @@
 """Reading of stream entries, page by page."""
 
 import gc
+import sys
 import time
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
@@ -79,23 +80,25 @@ class Entries(LazyConnection):
         """Read up to a weight of about ``most``. Return the last entry, None if the range is empty, and the weight."""
         found = 0
         last: RawEntry | None = None
-        with closing(self.pages(Range(key, start, end))) as pages:
+        with closing(self.pages(Range(key, start, end), most)) as pages:
             for last in chain.from_iterable(pages):
                 found += self.weight(last)
                 if found >= most:
                     break
         return last, found
 
-    def pages(self, part: Range) -> Generator[list[RawEntry]]:
-        """Yield all entries of ``part`` by pages; the next page is requested before the current one is used."""
-        return (entries for entries, _ in self.pages_with(part, []))
+    def pages(self, part: Range, most: int = sys.maxsize) -> Generator[list[RawEntry]]:
+        """Yield entries of ``part``, at most ``most``; the next page is requested before the current one is used."""
+        return (entries for entries, _ in self.pages_with(part, [], most))
 
-    def pages_with(self, part: Range, others: Sequence[Command]) -> Iterator[tuple[list[RawEntry], list[Any]]]:
+    def pages_with(
+        self, part: Range, others: Sequence[Command], most: int = sys.maxsize
+    ) -> Iterator[tuple[list[RawEntry], list[Any]]]:
         """Yield pages with the replies to ``others``, commands for the same key: the server runs them after each page.
 
         They go with the page, since a second connection would wait while the server writes the next one.
         """
-        count, after, upto = FIRST_ENTRIES, part.start.id, part.end.id
+        count, after, upto = min(FIRST_ENTRIES, most), part.start.id, part.end.id
         connection: Any = None
         asked, pool = False, None
 
@@ -111,6 +114,7 @@ class Entries(LazyConnection):
                         pool = node_of(self.redis, part.key).connection_pool
                         connection = pool.get_connection()
                     if not asked:
+                        asked = True
                         request(count)
                     with _uncollected():
                         entries = connection.read_response()
@@ -135,10 +139,11 @@ class Entries(LazyConnection):
                 if not entries:
                     return
                 after = entries[-1][0].decode()
-                if more := len(entries) == count and after != upto:
+                most -= len(entries)
+                if more := len(entries) == count and after != upto and most > 0:
                     size = sum(map(len, chain.from_iterable(words for _, words in entries))) // len(entries)
                     few = min(PAGE_EVENTS // self.weight(entries[-1]), PAGE_BYTES // (size + 1), GROWTH * count)
-                    count = max(few, 1)
+                    count = min(max(few, 1), most)
                     with suppress(RedisError):  # requested again when its turn comes
                         request(count)
                         asked = True
@@ -147,7 +152,8 @@ class Entries(LazyConnection):
                     return
         finally:
             if connection and pool:
-                connection.disconnect()
+                if asked:  # a reply may be under way
+                    connection.disconnect()
                 pool.release(connection)
 
 
