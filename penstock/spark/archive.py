@@ -195,14 +195,16 @@ def stored(spark: "SparkSession", directory: str, base: str, hours: Sequence[str
         rows = spark.read.schema(SCHEMAS[base]).parquet(recent)
         found[recent] = rows.where(F.col("hour").isin(*hours)) if hours else rows
     whole = read_claim(spark, f"{recent}/{PUBLISHED}")
+    if whole and recent in found:
+        again = [name for (name,) in listed(spark, recent, "batch") if whole.has_published(name)]
+        found[recent] = found[recent].where(~F.col("batch").isin([*whole.covered, *again]))
     if paths := [path for path in hourly or [published] if exists(spark, path)]:
         found[published] = spark.read.schema(SCHEMAS[base]).option("basePath", published).parquet(*paths)
     if not found:
         raise NoArchive(f"{published}: there is no archive; expected the directory that a pipeline writes")
-    if claim := read_claim(spark, f"{recent}/{PUBLISHING}"):
-        root, names = (recent, claim.covered) if claim == whole else (published, [claim.batches.name])
-        if root in found:
-            found[root] = found[root].where(~F.col("batch").isin(list(names)))
+    claim = read_claim(spark, f"{recent}/{PUBLISHING}")
+    if claim and claim != whole and published in found:
+        found[published] = found[published].where(F.col("batch") != claim.batches.name)
     return reduce(DataFrame.unionByName, found.values())
 
 

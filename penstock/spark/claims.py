@@ -2,9 +2,12 @@
 
 To publish micro-batches, a pipeline writes their rows aside. Then it writes a claim, which names the files, unless
 there is one. Any process that finds the claim can finish: it moves the files below ``events``, where they stay for
-good, writes the claim once more to say so, deletes the recent directories, and last both claims. The recent
+good, writes the claim once more to say so, deletes the recent directories, and last the first of the claims. The recent
 directories hold the rows until all files are in place, then the published ones do. A file system may move a directory
 file by file, as object stores do.
+
+The other claim stays. A process that was stopped can write a micro-batch once more after its successor has published
+it; from this claim readers and merges know that its rows are published.
 """
 
 import json
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 PUBLISHING: Final = "_publishing"
 """Name of the claim; readers of Parquet ignore names with an underscore."""
 PUBLISHED: Final = "_published"
-"""Name of the same claim once all its files are in place. One of another claim means nothing."""
+"""Name of the last claim whose files are all in place."""
 CUT_OFF_SECONDS: Final = 60.0
 """Age of a claim from which it is no longer being written."""
 PASSING: Final = "FileNotFoundException", "ChecksumException"
@@ -49,6 +52,11 @@ class Claim:
             return cls(batches, found["covered"], found["aside"], found["files"]) if batches else None
         except (ValueError, KeyError, TypeError):
             return None
+
+    def has_published(self, name: str) -> bool:
+        """Return whether this claim, or an earlier one of the same query, has published micro-batch ``name``."""
+        batches = Batches.of(name)
+        return bool(batches and batches.query == self.batches.query and batches.last <= self.batches.last)
 
     def __str__(self) -> str:
         return json.dumps(asdict(self) | {"batches": self.batches.name})

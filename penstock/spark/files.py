@@ -56,13 +56,11 @@ class Files:
             raise NoArchive(f"{published}: there is no archive; expected the directory that a pipeline writes")
         # In this order: rows go from the first to the second, and a claim comes before its rows and goes after them.
         before = _recent(recent)
-        whole = _claim(recent / PUBLISHED)
+        if whole := _claim(recent / PUBLISHED):
+            before = {name: files for name, files in before.items() if not whole.has_published(name)}
         after = [_part(path) for path in sorted(published.glob("date=*/namespace=*/batch=*"))]
-        if claim := _claim(recent / PUBLISHING):
-            if claim == whole:
-                before = {name: files for name, files in before.items() if name not in claim.covered}
-            else:
-                after = [part for part in after if part.batch != claim.batches.name]
+        if (claim := _claim(recent / PUBLISHING)) and claim != whole:
+            after = [part for part in after if part.batch != claim.batches.name]
         return cls(before, after)
 
 

@@ -25,6 +25,7 @@ from penstock.spark.archive import (
     exists,
     overwrite,
 )
+from penstock.spark.claims import PUBLISHED, read_claim
 from penstock.spark.options import run
 from penstock.spark.rollups import added_up, minutes
 from services.pipeline.rollups import Rollups
@@ -75,12 +76,13 @@ class Archive:
         begun, spark = time.monotonic(), batch.sparkSession
         query = str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))
         counted = self.counted(query)
-        if counted > number:
-            problem = f"micro-batch {number} comes again, though {counted} is archived: the checkpoint is an older one"
-            raise Unsuitable(f"{problem}; restore the last one, or begin another archive")
         if counted == number:
             return
         name = Batches(short(query), number, number).name
+        published = self._published(spark, name) if self._is_first else -1
+        if (last := max(counted, published)) >= number:
+            problem = f"micro-batch {number} comes again, though {last} is archived: the checkpoint is an older one"
+            raise Unsuitable(f"{problem}; restore the last one, or begin another archive")
         if self._is_first:
             delete_published(spark, self._directory, EVENTS, name, self._mounted)
             self._is_first = False
@@ -111,6 +113,11 @@ class Archive:
         """Return the last counted micro-batch of ``query``, -1 if none; earlier ones are never repeated."""
         known: list[bytes | None] = self._redis.hmget(self._metric, "query", "batch")  # type: ignore[assignment]
         return int(known[1] or -1) if known[0] == query.encode() else -1
+
+    def _published(self, spark: "SparkSession", name: str) -> int:
+        """Return the last published micro-batch if micro-batch ``name`` is no later, else -1; the server may be new."""
+        whole = read_claim(spark, f"{self._directory}/{RECENT[EVENTS]}/{PUBLISHED}")
+        return whole.batches.last if whole and whole.has_published(name) else -1
 
     def repeatable(self, spark: "SparkSession", query: str) -> int:
         """Return the first micro-batch of ``query`` that may be written again: the last counted, until Spark knows."""

@@ -4,6 +4,7 @@ The rows are written aside and counted, then claimed, then moved: see ``penstock
 what was interrupted.
 """
 
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -37,6 +38,11 @@ FILE_ROWS: Final = 4_000_000
 ASIDE: Final = "_merging"
 STAGED: Final = ".spark-staging-*"
 """Directories that Spark leaves if it is killed; other readers than Spark may read them."""
+KILLED_SECONDS: Final = 86_400.0
+"""Age of such a directory of micro-batches from which no process moves it into place any more.
+
+If it were gone then, Spark would have deleted first what it is to replace.
+"""
 
 
 class Merger:
@@ -49,8 +55,10 @@ class Merger:
         self._finish_all()
         for root in (*RECENT, *RECENT.values(), ROLLUPS, MALFORMED):
             files, killed = file_of(spark, f"{directory}/{root}/{STAGED}")
+            least = KILLED_SECONDS if root in RECENT.values() else 0
             for each in files.globStatus(killed) or ():
-                files.delete(each.getPath(), True)
+                if time.time() - each.getModificationTime() / 1000 >= least:
+                    files.delete(each.getPath(), True)
 
     def merge(self, query: str, repeatable: int, *bases: str) -> int:
         """Publish what is recent of ``bases``, by default all; return how many micro-batches had events.
@@ -60,13 +68,22 @@ class Merger:
         self._finish_all()
         published = 0
         for base in bases or RECENT:
-            names = [name for (name,) in listed(self._spark, f"{self._directory}/{RECENT[base]}", "batch")]
+            names = self._unpublished(f"{self._directory}/{RECENT[base]}")
             found = sorted(each for name in names if (each := Batches.of(name)))
             settled = [each for each in found if each.query != query or each.last < repeatable]
             for _, several in groupby(settled, attrgetter("query")):
                 self._publish(base, list(several))
             published = max(published, len(settled))
         return published
+
+    def _unpublished(self, recent: str) -> list[str]:
+        """Return the names of the micro-batches; delete those that were written again after they were published."""
+        names = [name for (name,) in listed(self._spark, recent, "batch")]
+        whole = read_claim(self._spark, f"{recent}/{PUBLISHED}")
+        again = {name for name in names if whole and whole.has_published(name)}
+        for name in again:
+            delete(self._spark, f"{recent}/batch={name}")
+        return [name for name in names if name not in again]
 
     def _publish(self, base: str, several: Sequence[Batches]) -> None:
         """Write the rows of ``several`` aside, claim them, and move them."""
@@ -101,25 +118,25 @@ class Merger:
         delete(self._spark, f"{self._directory}/{ASIDE}")
 
     def _finish(self, base: str, claim: Claim, *, again: bool) -> None:
-        """Move files into place; then delete the recent directories that have the same rows, and the claim.
+        """Move files into place; then delete the recent directories that have the same rows, and the first claim.
 
         With ``again``, some may have been moved. If recent directories are gone before all are, another process has
         published them while this one was stopped: then the claim is void.
         """
         recent, aside = f"{self._directory}/{RECENT[base]}", f"{self._directory}/{ASIDE}/{claim.aside}"
         whole = f"{recent}/{PUBLISHED}"
-        names = {name for (name,) in listed(self._spark, recent, "batch")}  # before the claim that lets them go
+        names = self._unpublished(recent)  # before the claim that lets them go
         moved = read_claim(self._spark, whole) == claim
         if moved or (
-            names.issuperset(claim.covered) and self._move_all(aside, f"{self._directory}/{base}", claim, again=again)
+            set(names).issuperset(claim.covered)
+            and self._move_all(aside, f"{self._directory}/{base}", claim, again=again)
         ):
             write_claim(self._spark, whole, claim, again=True)
             for name in claim.covered:
                 delete(self._spark, f"{recent}/batch={name}")
         delete(self._spark, aside)
         if read_claim(self._spark, f"{recent}/{PUBLISHING}") == claim:
-            delete(self._spark, f"{recent}/{PUBLISHING}")  # first, for without it the other means nothing
-            delete(self._spark, whole)
+            delete(self._spark, f"{recent}/{PUBLISHING}")
 
     def _move_all(self, aside: str, below: str, claim: Claim, *, again: bool) -> bool:
         """Move the files of ``claim`` from ``aside``; return False if another process has deleted it unclaimed."""

@@ -192,6 +192,50 @@ def test_a_merge_that_was_stopped_publishes_nothing_that_another_process_has_pub
     assert ids(spark, tmp_path) == expected(0, 1, 2, 3)
 
 
+def test_a_micro_batch_that_is_written_again_after_it_was_published_counts_once(
+    spark: "SparkSession", tmp_path: Path, here: Any
+) -> None:
+    """A process that was stopped commits it, where it cannot be kept from that, as with HDFS."""
+    from tests.spark.micro_batches import counted, now_and_before
+
+    def write_both(*numbers: int) -> None:
+        write(spark, tmp_path, *map(small, numbers))
+        for number in numbers:
+            Rollups(spark, str(tmp_path), here, KEPT, 0).add(counted(rows), "abcdef12", number, small(number).name)
+
+    rows = now_and_before()[2][1:]
+    write_both(0, 1, 2)
+    merger = Merger(spark, str(tmp_path))
+    merger.merge("abcdef12", 2)
+    before = rolled_up(spark, str(tmp_path), "hour").collect()
+    for _ in range(2):
+        write_both(1)
+        assert ids(spark, tmp_path) == expected(0, 1, 2)
+        with connect(str(tmp_path)) as connection:
+            assert connection.execute("SELECT count(*) FROM events").fetchall() == [(expected(0, 1, 2).total(),)]
+        assert rolled_up(spark, str(tmp_path), "hour").collect() == before
+        assert merger.merge("abcdef12", 2) == 0
+        left = [directories(tmp_path, root) for root in RECENT.values()]
+        assert [[each.name for each in some] for some in left] == [[f"batch={small(2).name}"]] * 2
+    assert merger.merge("abcdef12", 3) == 1
+    assert ids(spark, tmp_path) == expected(0, 1, 2)
+    assert rolled_up(spark, str(tmp_path), "hour").collect() == before
+
+
+def test_what_a_task_of_a_stopped_process_is_to_move_into_place_stays_for_a_day(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """Without it, Spark would delete what its successor has written, and then fail."""
+    staged = tmp_path / RECENT[EVENTS] / ".spark-staging-1"
+    staged.mkdir(parents=True)
+    Merger(spark, str(tmp_path))
+    assert staged.exists()
+    old = staged.stat().st_mtime - merging.KILLED_SECONDS
+    os.utime(staged, (old, old))
+    Merger(spark, str(tmp_path))
+    assert not staged.exists()
+
+
 def test_a_claim_of_another_pipeline_is_respected_and_finished(spark: "SparkSession", tmp_path: Path) -> None:
     write(spark, tmp_path, small(0), small(1))
     place = "date=2026-11-21/namespace=shop"
@@ -449,6 +493,23 @@ def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", t
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
     assert not directories(tmp_path)
+
+
+def test_a_checkpoint_older_than_what_is_published_is_refused_by_a_new_server_too(
+    spark: "SparkSession", tmp_path: Path, here: Any
+) -> None:
+    """Readers would take its events for those that are published."""
+    write(spark, tmp_path, small(4), small(5))
+    Merger(spark, str(tmp_path)).merge("abcdef12", 6)
+    settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
+    writer = Archive(settings, here, Keys("pipe"), None)
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")
+    try:
+        for number in (4, 5):
+            with pytest.raises(Unsuitable, match=f"micro-batch {number} comes again, though 5 is archived: the check"):
+                writer.write(spark.range(1), number)
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
 
 
 def test_a_pipeline_that_is_behind_its_successor_blames_no_checkpoint(
