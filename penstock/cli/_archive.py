@@ -64,12 +64,16 @@ def require_archive(directory: str) -> None:
 
 
 @contextmanager
-def spark_session(master: str, memory: str) -> "Iterator[SparkSession]":
-    """Yield a session for one command. Raise ``Unsuitable`` without Spark or Java, ``Failed`` for errors of Spark."""
+def spark_session(master: str, memory: str, *, payloads: bool = False) -> "Iterator[SparkSession]":
+    """Yield a session for one command, which reads ``payloads`` if so, or else leaves the column out.
+
+    Raise ``Unsuitable`` without Spark or Java, ``Failed`` for errors of Spark.
+    """
     from penstock.spark.reasons import reason_of_error, stop
     from penstock.spark.session import session
 
-    spark = session(master, memory)
+    # By columns, Spark reads thousands of values at a time: with messages of 10 MB Java would need gigabytes.
+    spark = session(master, memory, spark_sql_parquet_enableVectorizedReader=str(not payloads).lower())
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

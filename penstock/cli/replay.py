@@ -103,7 +103,7 @@ async def _replay(
     request = ReplayRequest(
         archive, into, origin, parse_time(since, "since"), parse_time(until, "until"), speed, compare
     )
-    return await run_replay(request, partial(spark_session, master, memory), url, as_json)
+    return await run_replay(request, partial(spark_session, master, memory, payloads=True), url, as_json)
 
 
 async def run_replay(

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from penstock.encoding import encoded
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 BATCH: Final = 1_000
@@ -19,9 +20,13 @@ BATCH: Final = 1_000
 BATCH_BYTES: Final = 2**20
 """An LPUSH gets no more messages once they have this size."""
 PARTITION_BYTES: Final = 32 * 2**20
-"""Bytes of messages in a partition that Spark sorts, about."""
+"""Most bytes of messages in a partition, which is in memory as a whole; more only if they came at the same time."""
 PARTITION_ROWS: Final = 200_000
-"""Messages in such a partition, about."""
+"""Most messages in a partition; more only if they came at the same time."""
+FIRST_BITS: Final = 13
+"""Binary digits of the number of intervals into which the time of all messages is divided to count them."""
+BITS: Final = 8
+"""The same for each interval that has too many for a partition, which is divided again."""
 REPLY_SECONDS: Final = 1
 """Longest time that an interrupted replay waits for the reply to an LPUSH."""
 
@@ -42,6 +47,9 @@ class Archived:
     """Messages with a payload."""
     bytes: int
     """Total size of the payloads."""
+    first: int
+    """Time of the first registration (µs since the epoch)."""
+    last: int
 
 
 def archived(registered: "DataFrame") -> list[Archived]:
@@ -52,6 +60,8 @@ def archived(registered: "DataFrame") -> list[Archived]:
         F.count("*").alias("registered"),
         F.count("message").alias("kept"),
         F.coalesce(F.sum(F.octet_length("message")), F.lit(0)).alias("bytes"),
+        F.unix_micros(F.min("at")).alias("first"),
+        F.unix_micros(F.max("at")).alias("last"),
     )
     return [Archived(**row.asDict()) for row in counted.sort("namespace").collect()]
 
@@ -60,18 +70,80 @@ def messages(registered: "DataFrame", available: Archived) -> Iterator[list[Repl
     """Yield the payloads of ``registered``, the oldest first, in lists of at most ``BATCH``."""
     from pyspark.sql import functions as F
 
-    parts = available.bytes // PARTITION_BYTES + available.kept // PARTITION_ROWS + 1
     kept = registered.where("message is not null").select(F.unix_micros("at").alias("at"), "number", "message")
-    rows = kept.repartitionByRange(parts, "at", "number").sortWithinPartitions("at", "number").drop("number")
+    rows = divided(kept, available).sortWithinPartitions("at", "number").drop("number")
     batch, size = list[Replayed](), 0
-    for row in rows.toLocalIterator(prefetchPartitions=True):
-        batch.append(Replayed(row.at / 1e6, bytes(row.message)))
-        size += len(row.message)
-        if len(batch) == BATCH or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
+    for columns in _by_partition(rows):
+        for at, message in zip(*(column.to_pylist() for column in columns.columns), strict=True):
+            batch.append(Replayed(at / 1e6, message))
+            size += len(message)
+            if len(batch) == BATCH or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
     if batch:
         yield batch
+
+
+def _by_partition(rows: "DataFrame") -> "Iterator[pa.RecordBatch]":
+    """Read one partition after the other, as ``toLocalIterator`` does, but with Arrow.
+
+    To pickle a message takes Java several times its size.
+    """
+    import pyarrow as pa
+    from pyspark import RDD
+    from pyspark.serializers import NoOpSerializer
+
+    spark: Any = rows.sparkSession
+    schema = pa.schema([("at", pa.int64()), ("message", pa.binary())])
+    java: Any = rows._jdf.toArrowBatchRdd(BATCH, "UTC", True, False).toJavaRDD()
+    batches: RDD[bytes] = RDD(java, spark.sparkContext, NoOpSerializer())
+    for data in batches.toLocalIterator(prefetchPartitions=True):
+        yield pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+
+
+def divided(kept: "DataFrame", available: Archived) -> "DataFrame":
+    """Divide messages into partitions by their time ``at`` (µs), so that each has little enough to be read whole."""
+    from pyspark.sql import functions as F
+
+    if not _is_large(available.kept, available.bytes):
+        return kept.repartition(1)
+    sizes: dict[int, list[int]] = {}
+    rows, shift = kept, max((available.last - available.first).bit_length() - FIRST_BITS, 0)
+    while True:
+        start = F.shiftleft(F.shiftright("at", shift), shift)
+        counted = rows.groupBy(start).agg(F.count("*"), F.sum(F.octet_length("message"))).toArrow()
+        sizes |= {begin: size for begin, *size in zip(*(column.to_pylist() for column in counted.columns), strict=True)}
+        large = [begin for begin, size in sizes.items() if _is_large(*size)]
+        if not (large and shift):
+            break
+        rows = kept.where(start.isin(large))
+        for begin in large:
+            del sizes[begin]
+        shift = max(shift - BITS, 0)
+    starts, count, size = list[int](), 0, 0
+    for begin, (more, bytes) in sorted(sizes.items()):
+        if count and _is_large(count + more, size + bytes):
+            starts.append(begin)
+            count = size = 0
+        count, size = count + more, size + bytes
+    return kept.repartitionById(len(starts) + 1, F.expr(_partition(starts)))
+
+
+def _is_large(count: int, size: int) -> bool:
+    """Return whether so many messages, and bytes of them, are too many for a partition."""
+    return count > PARTITION_ROWS or size > PARTITION_BYTES
+
+
+def _partition(starts: Sequence[int], first: int = 0) -> str:
+    """Return the expression of the partition that has ``at``; the next one begins at the first of ``starts``.
+
+    It halves ``starts``: there may be thousands.
+    """
+    if not starts:
+        return str(first)
+    middle = len(starts) // 2
+    before = _partition(starts[:middle], first)
+    return f"if(at < {starts[middle]}, {before}, {_partition(starts[middle + 1 :], first + middle + 1)})"
 
 
 class Pace:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from penstock.keys import Keys
 from penstock.spark.archive import DDL
 from penstock.spark.masking import masked
 from penstock.spark.outcomes import Comparison, EventRecorder, compare, outcomes_by_key, replayed_as
-from penstock.spark.replay import Archived, Pace, Pushed, Replayed, messages, push
+from penstock.spark.replay import Archived, Pace, Pushed, Replayed, divided, messages, push
 from penstock.tracking.policy import Policy
 from tests.spark import add_events, pytestmark  # noqa: F401
 from tests.support.commandline import ended, running
@@ -250,10 +251,39 @@ def test_messages_are_read_part_by_part_in_order(spark: "SparkSession", monkeypa
         "id * 7919 % 2000 as number",
         "cast(cast(id * 7919 % 2000 as string) as binary) as message",
     )
-    lists = list(messages(rows, Archived("shop", 2_000, 2_000, 6_890)))
+    first, last = 1_700_000_000_000_000, 1_700_000_000_666_000
+    lists = list(messages(rows, Archived("shop", 2_000, 2_000, 6_890, first, last)))
     assert [int(each.message) for batch in lists for each in batch] == list(range(2_000))
     assert [each.at for batch in lists for each in batch] == [1.7e9 + number // 3 / 1000 for number in range(2_000)]
     assert [len(batch) for batch in lists] == [300] * 6 + [200]
+
+
+def test_no_part_has_more_than_fits_in_memory_however_uneven_the_messages_are(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month of small messages, with many large ones within a millisecond, some of which came at once."""
+    from pyspark.sql import functions as F
+
+    monkeypatch.setattr("penstock.spark.replay.PARTITION_ROWS", 200)
+    monkeypatch.setattr("penstock.spark.replay.PARTITION_BYTES", 5_000)
+    month = 30 * 86_400_000_000
+    times = [month // 1000 * number for number in range(1_000)] + [month // 3 + number for number in range(400)]
+    sizes = [5] * 1_000 + [1_000] * 400
+    at_once = [month // 2 + 1] * 300
+    rows = [*zip(times, sizes, strict=True), *((time, 100) for time in at_once)]
+    kept = spark.createDataFrame([(at, b"x" * size) for at, size in rows], "at long, message binary").repartition(3)
+    total = sum(size for _, size in rows)
+    parts = (
+        divided(kept, Archived("shop", len(rows), len(rows), total, 0, month))
+        .groupBy(F.spark_partition_id().alias("part"))
+        .agg(F.min("at"), F.max("at"), F.count("*"), F.sum(F.octet_length("message")))
+        .sort("part")
+        .collect()
+    )
+    assert sum(count for _, _, _, count, _ in parts) == len(rows)
+    assert all(before[2] < after[1] for before, after in pairwise(parts))
+    assert [(count, size) for _, least, most, count, size in parts if count > 200 or size > 5_000] == [(300, 30_000)]
+    assert len(parts) < 2 * total / 5_000
 
 
 def test_each_registration_has_an_outcome_and_what_died_stays_dead(spark: "SparkSession", tmp_path: Path) -> None:
