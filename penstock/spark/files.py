@@ -50,6 +50,10 @@ class Files:
     @classmethod
     def of(cls, directory: str) -> "Files":
         """List an archive on this machine. Raise ``NoArchive``, ``Unsuitable`` if files change faster than that."""
+        if "://" in without_scheme(directory):
+            raise NoArchive(
+                f"{directory}: expected a directory of this machine; this command reads no other file system"
+            )
         archive = Path(without_scheme(directory))
         recent, published = archive / RECENT[EVENTS], archive / EVENTS
         if not (recent.is_dir() or published.is_dir()):

@@ -143,5 +143,7 @@ async def test_a_folder_without_an_archive_and_an_empty_archive_are_told_apart(t
     missing = await penstock("sql", "from events", "--archive", str(tmp_path))
     assert missing.status == 1
     assert "there is no archive" in missing.error
+    elsewhere = await penstock("sql", "select 1", "--archive", "hdfs://name:8020/archive")
+    assert "hdfs://name:8020/archive: expected a directory of this machine" in elsewhere.error
     (tmp_path / "events").mkdir()
     assert await asked(tmp_path, "from messages") == []
