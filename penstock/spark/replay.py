@@ -27,6 +27,10 @@ FIRST_BITS: Final = 13
 """Binary digits of the number of intervals into which the time of all messages is divided to count them."""
 BITS: Final = 8
 """The same for each interval that has too many for a partition, which is divided again."""
+BRANCHES: Final = 1_000
+"""Most branches of the expression that finds a message's partition; Java does not compile some thousands."""
+SEARCHES: Final = 50
+"""With more partitions, branches that search the rest one by one, about."""
 REPLY_SECONDS: Final = 1
 """Longest time that an interrupted replay waits for the reply to an LPUSH."""
 
@@ -126,7 +130,8 @@ def divided(kept: "DataFrame", available: Archived) -> "DataFrame":
             starts.append(begin)
             count = size = 0
         count, size = count + more, size + bytes
-    return kept.repartitionById(len(starts) + 1, F.expr(_partition(starts)))
+    at_end = len(starts) // SEARCHES if len(starts) > BRANCHES else 0
+    return kept.repartitionById(len(starts) + 1, F.expr(_partition(starts, 0, at_end)))
 
 
 def _is_large(count: int, size: int) -> bool:
@@ -134,16 +139,18 @@ def _is_large(count: int, size: int) -> bool:
     return count > PARTITION_ROWS or size > PARTITION_BYTES
 
 
-def _partition(starts: Sequence[int], first: int = 0) -> str:
-    """Return the expression of the partition that has ``at``; the next one begins at the first of ``starts``.
+def _partition(starts: Sequence[int], first: int, most: int) -> str:
+    """Return the expression of the partition that has ``at``: it halves ``starts`` until at most ``most`` are left.
 
-    It halves ``starts``: there may be thousands.
+    ``first``: the partition before the first of ``starts``.
     """
     if not starts:
         return str(first)
+    if len(starts) <= most:
+        return f"{first} + size(filter(array({', '.join(map(str, starts))}), start -> start <= at))"
     middle = len(starts) // 2
-    before = _partition(starts[:middle], first)
-    return f"if(at < {starts[middle]}, {before}, {_partition(starts[middle + 1 :], first + middle + 1)})"
+    before = _partition(starts[:middle], first, most)
+    return f"if(at < {starts[middle]}, {before}, {_partition(starts[middle + 1 :], first + middle + 1, most)})"
 
 
 class Pace:

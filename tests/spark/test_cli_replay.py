@@ -258,12 +258,15 @@ def test_messages_are_read_part_by_part_in_order(spark: "SparkSession", monkeypa
     assert [len(batch) for batch in lists] == [300] * 6 + [200]
 
 
+@pytest.mark.parametrize("branches", [1_000, 10])
 def test_no_part_has_more_than_fits_in_memory_however_uneven_the_messages_are(
-    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, branches: int
 ) -> None:
     """A month of small messages, with many large ones within a millisecond, some of which came at once."""
     from pyspark.sql import functions as F
 
+    monkeypatch.setattr("penstock.spark.replay.BRANCHES", branches)
+    monkeypatch.setattr("penstock.spark.replay.SEARCHES", 5)
     monkeypatch.setattr("penstock.spark.replay.PARTITION_ROWS", 200)
     monkeypatch.setattr("penstock.spark.replay.PARTITION_BYTES", 5_000)
     month = 30 * 86_400_000_000
