@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.keys import Keys
     from penstock.spark.outcomes import Comparison, EventRecorder
-    from penstock.spark.replay import Archived
+    from penstock.spark.replay import Archived, Replayed
     from penstock.tracking.policy import Policy
 
 ARCHIVE_PAYLOADS: Final = (
@@ -123,10 +124,11 @@ async def run_replay(
                 with reading:
                     rows = await asyncio.to_thread(_registered_events, spark, request)
                     there = await asyncio.to_thread(_choose_namespace, rows, request)
-            await _require_apart(redis, there.namespace, keys, policy)
+                    await _require_apart(redis, there.namespace, keys, policy)
+                    lists = await asyncio.to_thread(_begun, rows, there)
             recorder = EventRecorder(redis, keys)
             await recorder.begin()
-            numbers = await _push(redis, rows, there, request, policy, recorder)
+            numbers = await _push(redis, lists, there, request, policy, recorder)
             numbers["unfinished"], comparison = 0, None
             if request.compare:
                 numbers["unfinished"] = await recorder.wait_until_ended(numbers["messages"], policy)
@@ -199,22 +201,30 @@ def _choose_namespace(rows: "DataFrame", request: ReplayRequest) -> "Archived":
     return found[0]
 
 
+def _begun(rows: "DataFrame", there: "Archived") -> "Iterator[list[Replayed]]":
+    """Return the messages once the first of them are read: by then Spark has read all files."""
+    from penstock.spark.replay import messages
+
+    lists = messages(rows, there)
+    return chain([next(lists)], lists)
+
+
 async def _push(
     redis: "Redis",
-    rows: "DataFrame",
+    lists: "Iterator[list[Replayed]]",
     there: "Archived",
     request: ReplayRequest,
     policy: "Policy",
     recorder: "EventRecorder",
 ) -> dict[str, Any]:
     """Push the messages and return the counts."""
-    from penstock.spark.replay import Pace, Pushed, messages, push
+    from penstock.spark.replay import Pace, Pushed, push
 
     pace, pushed, begun = Pace(request.speed), Pushed(), time.monotonic()
     try:
         with progress(f"to {shown(policy.source)}", there.kept) as advance:
             async with _following(recorder) if request.compare else nullcontext():
-                await push(redis, policy.source, messages(rows, there), pace, pushed, advance)
+                await push(redis, policy.source, lists, pace, pushed, advance)
     except BaseException as error:
         why = "interrupted" if isinstance(error, asyncio.CancelledError) else "then it failed"
         complain(f"{pushed.messages:,} of {there.kept:,} messages were pushed to {shown(policy.source)}: {why}", 1)

@@ -18,6 +18,7 @@ from pyarrow.dataset import write_dataset
 from redis import Redis as Blocking
 from redis.asyncio import Redis
 
+from penstock.cli import replay as replaying
 from penstock.cli._frame import Failed, Misused
 from penstock.cli.replay import ReplayRequest, run_replay
 from penstock.errors import DataLost, NoArchive
@@ -105,6 +106,32 @@ async def test_messages_come_in_their_order_byte_for_byte_and_the_others_are_cou
         "archive": str(tmp_path), "from": "shop", "into": "shadow", "list": "shadow:in", "messages": 4,
         "bytes": 3_000_012, "behind": 0.0, "withoutPayload": 1, "unfinished": 0, "compared": None,
     }  # fmt: skip
+
+
+async def test_messages_that_a_pipeline_publishes_before_the_first_is_pushed_are_read_again(
+    spark: "SparkSession",
+    redis: Redis,
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    choose = replaying._choose_namespace
+
+    def publish(*words: Any) -> Archived:
+        found = choose(*words)
+        for place in sorted(tmp_path.glob("events/*/*/batch=1")):
+            place.rename(place.with_name("batch=2"))
+        return found
+
+    monkeypatch.setattr(replaying, "_choose_namespace", publish)
+    await policy(redis, Keys("shadow"), **LISTS)
+    archive = write(
+        tmp_path, [ArchiveRow("registered", "1", message=b"a"), ArchiveRow("registered", "2", message=b"b")]
+    )
+    assert await replayed_here(spark, redis_url, request(archive)) == 0
+    assert await redis.lrange("shadow:in", 0, -1) == [b"b", b"a"]
+    assert "files of the archive were published meanwhile: reading it again" in capfd.readouterr().err
 
 
 async def test_an_interval_and_a_namespace_can_be_chosen(
