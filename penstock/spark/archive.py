@@ -203,7 +203,7 @@ def stored(spark: "SparkSession", directory: str, base: str, hours: Sequence[str
     if not found:
         raise NoArchive(f"{published}: there is no archive; expected the directory that a pipeline writes")
     claim = read_claim(spark, f"{recent}/{PUBLISHING}")
-    if claim and claim != whole and published in found:
+    if claim and not (whole and whole.has_published(claim.batches.name)) and published in found:
         found[published] = found[published].where(F.col("batch") != claim.batches.name)
     return reduce(DataFrame.unionByName, found.values())
 

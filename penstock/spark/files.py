@@ -63,7 +63,8 @@ class Files:
         if whole := _claim(recent / PUBLISHED):
             before = {name: files for name, files in before.items() if not whole.has_published(name)}
         after = [_part(path) for path in sorted(published.glob("date=*/namespace=*/batch=*"))]
-        if (claim := _claim(recent / PUBLISHING)) and claim != whole:
+        claim = _claim(recent / PUBLISHING)
+        if claim and not (whole and whole.has_published(claim.batches.name)):
             after = [part for part in after if part.batch != claim.batches.name]
         return cls(before, after)
 

@@ -415,8 +415,9 @@ def test_what_is_claimed_counts_below_events_once_that_is_said(tmp_path: Path) -
     merge(tmp_path, 0, 1, ends=False)
     claim = tmp_path / "recent" / PUBLISHING
     text, whole = claim.read_text(), claim.with_name(PUBLISHED)
-    another = str(Claim(Batches("abc", 0, 1), [name_of(0), name_of(1)], "another", {}))
-    for said, counts in ((None, False), (text, True), (another, False), (text[:-9], False)):
+    other = str(Claim(Batches("xyz", 0, 1), [], "other", {}))
+    again = str(Claim(Batches("abc", 0, 1), [name_of(0), name_of(1)], "another", {}))  # then the first one is void
+    for said, counts in ((None, False), (text, True), (other, False), (again, True), (text[:-9], False)):
         whole.unlink(missing_ok=True)
         if said:
             whole.write_text(said)
