@@ -65,15 +65,14 @@ def require_archive(directory: str) -> None:
 
 @contextmanager
 def spark_session(master: str, memory: str, *, payloads: bool = False) -> "Iterator[SparkSession]":
-    """Yield a session for one command, which reads ``payloads`` if so, or else leaves the column out.
+    """Yield a session for one command. ``payloads``: whether it reads the messages themselves.
 
     Raise ``Unsuitable`` without Spark or Java, ``Failed`` for errors of Spark.
     """
     from penstock.spark.reasons import reason_of_error, stop
-    from penstock.spark.session import session
+    from penstock.spark.session import BY_ROW, session
 
-    # By columns, Spark reads thousands of values at a time: with messages of 10 MB Java would need gigabytes.
-    spark = session(master, memory, spark_sql_parquet_enableVectorizedReader=str(not payloads).lower())
+    spark = session(master, memory, **(BY_ROW if payloads else {}))
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -135,7 +135,7 @@ def divided(kept: "DataFrame", available: Archived) -> "DataFrame":
 
 
 def _is_large(count: int, size: int) -> bool:
-    """Return whether so many messages, and bytes of them, are too many for a partition."""
+    """Return whether ``count`` messages of ``size`` bytes together are too many for a partition."""
     return count > PARTITION_ROWS or size > PARTITION_BYTES
 
 

@@ -40,6 +40,8 @@ ALONE: Final = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 """Settings of a session that spark-submit has not started."""
+BY_ROW: Final = {"spark_sql_parquet_enableVectorizedReader": "false"}
+"""To read messages: by columns Spark reads up to 4,096 values at once, which takes gigabytes if each has 10 MB."""
 LATER: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"

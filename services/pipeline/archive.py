@@ -116,8 +116,8 @@ class Archive:
 
     def _published(self, spark: "SparkSession", name: str) -> int:
         """Return the last published micro-batch if micro-batch ``name`` is no later, else -1; the server may be new."""
-        whole = read_claim(spark, f"{self._directory}/{RECENT[EVENTS]}/{PUBLISHED}")
-        return whole.batches.last if whole and whole.has_published(name) else -1
+        claims = [read_claim(spark, f"{self._directory}/{root}/{PUBLISHED}") for root in RECENT.values()]
+        return max((whole.batches.last for whole in claims if whole and whole.has_published(name)), default=-1)
 
     def repeatable(self, spark: "SparkSession", query: str) -> int:
         """Return the first micro-batch of ``query`` that may be written again: the last counted, until Spark knows."""

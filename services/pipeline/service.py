@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, QueryFailed
 from penstock.spark.archive import EVENTS, MINUTES, Mounted, mounted
 from penstock.spark.options import connect
 from penstock.spark.reasons import SLOW_PYTHON, reason, reason_of_error, stop
-from penstock.spark.session import session
+from penstock.spark.session import BY_ROW, session
 from penstock.spark.sources.archiving import RedisArchive
 from services.pipeline.archive import Archive, short
 from services.pipeline.merging import Merger
@@ -50,9 +50,7 @@ class Pipeline:
             "spark_sql_adaptive_enabled": "false",
             # Open files of a task: with fewer it sorts all rows by file first. With payloads they need too much memory.
             "spark_sql_maxConcurrentOutputFileWriters": "0" if settings.payloads else "64",
-            # By columns it would read up to 4,096 messages at once, however large.
-            "spark_sql_parquet_enableVectorizedReader": str(not settings.payloads).lower(),
-        }
+        } | (BY_ROW if settings.payloads else {})
         self._spark = await asyncio.to_thread(session, settings.master, settings.memory, **tuned)
         self._plan(settings)
         warming = asyncio.create_task(self._warm())

@@ -495,12 +495,15 @@ def test_a_checkpoint_older_than_the_archive_is_refused(spark: "SparkSession", t
     assert not directories(tmp_path)
 
 
+@pytest.mark.parametrize("published", [EVENTS, MINUTES])
 def test_a_checkpoint_older_than_what_is_published_is_refused_by_a_new_server_too(
-    spark: "SparkSession", tmp_path: Path, here: Any
+    spark: "SparkSession", tmp_path: Path, here: Any, published: str
 ) -> None:
-    """Readers would take its events for those that are published."""
+    """Readers would take its events, or its part of the roll-ups, for those that are published."""
     write(spark, tmp_path, small(4), small(5))
     Merger(spark, str(tmp_path)).merge("abcdef12", 6)
+    (tmp_path / RECENT[published]).mkdir(exist_ok=True)
+    (tmp_path / RECENT[EVENTS] / claims.PUBLISHED).rename(tmp_path / RECENT[published] / claims.PUBLISHED)
     settings = Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(tmp_path))
     writer = Archive(settings, here, Keys("pipe"), None)
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "abcdef12-3456")

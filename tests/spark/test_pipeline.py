@@ -223,7 +223,7 @@ async def test_messages_are_not_read_by_thousands(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Unsuitable, match="enough"):
         async with Pipeline().lifespan(settings):
             raise AssertionError
-    assert tuned["spark_sql_parquet_enableVectorizedReader"] == str(not payloads).lower()
+    assert tuned.get("spark_sql_parquet_enableVectorizedReader") == ("false" if payloads else None)
 
 
 def test_invalid_settings_are_reported() -> None:
