@@ -8,7 +8,8 @@ reads both. While rows are published, a claim says which: see ``penstock.spark.c
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from penstock.errors import NoArchive, PenstockError
+from penstock.errors import NoArchive, PenstockError, Unsuitable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,8 +52,13 @@ WRITER: Final = {
     "use_dictionary": ["date", "namespace", "event", "queue", "service", "attempt", "timeout"],
 }
 """Options of pyarrow's writer."""
+ASIDE: Final = "_merging"
+"""Where Java writes files that are moved into place afterwards."""
 BEGUN: Final = "_writing"
 """Where files are written, below an archive that is mounted; what a killed pipeline has left there is deleted."""
+TAKEN_OVER: Final = (
+    "another pipeline has taken over, as this one was stopped for longer than leaseExpire, or both write here"
+)
 BATCHES: Final = re.compile(r"(?P<query>.+)-(?P<first>\d{9,})(\.\.(?P<last>\d{9,}))?")
 DDL: Final = (
     "entry string, place int, number long, event string, id string, xid string, at timestamp, queue string, "
@@ -116,13 +122,13 @@ class Mounted:
         staged.mkdir(exist_ok=True)
         return staged
 
-    def replace(self, root: str, name: str, staged: Path) -> None:
-        """Let the directory ``staged`` take the place of micro-batch ``name`` below ``root``.
+    def replace(self, path: str, staged: Path) -> None:
+        """Let the directory ``staged`` take the place of the one at ``path`` in the archive.
 
         Raise ``FileNotFoundError`` and replace nothing if another process has taken over.
         """
-        target, former = self.archive / root / f"batch={name}", self.aside / "former"
-        target.parent.mkdir(exist_ok=True)
+        target, former = self.archive / path, self.aside / "former"
+        target.parent.mkdir(parents=True, exist_ok=True)
         staged.stat()
         if target.exists():
             target.rename(former)
@@ -136,7 +142,18 @@ class Mounted:
     def clear(self) -> None:
         """Delete what a micro-batch has left."""
         for each in self.aside.iterdir():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+            if each.name != ROLLUPS:
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Raise ``Unsuitable`` for an error whose reason is that another process has taken over."""
+        try:
+            yield
+        except (FileNotFoundError, Unsuitable) as error:
+            if not self.aside.exists():
+                raise Unsuitable(f"{self.archive}: {TAKEN_OVER}") from error
+            raise
 
 
 def events(

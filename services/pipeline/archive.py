@@ -6,6 +6,7 @@ replace it.
 """
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-TAKEN_OVER: Final = (
-    "another pipeline has taken over, as this one was stopped for longer than leaseExpire, or both write here"
-)
 _archived: Final = Script.read(Path(__file__).parent / "lua" / "archived.lua")
 
 
@@ -65,12 +63,8 @@ class Archive:
         counted: then the checkpoint is older than the archive, and its batches may have other events. Raise it, too, if
         another process has taken over the archive.
         """
-        try:
+        with self._mounted.owned() if self._mounted else nullcontext():
             self._write_once(batch, number)
-        except (FileNotFoundError, Unsuitable) as error:
-            if self._mounted and not self._mounted.aside.exists():
-                raise Unsuitable(f"{self._directory}: {TAKEN_OVER}") from error
-            raise
 
     def _write_once(self, batch: "DataFrame", number: int) -> None:
         begun, spark = time.monotonic(), batch.sparkSession
@@ -137,7 +131,7 @@ class Archive:
                 staged = mounted.staged(kind)
                 for file in files:
                     (mounted.aside / f"{file}.{kind}").rename(staged / f"{file}.parquet")
-                mounted.replace(root, name, staged)
+                mounted.replace(f"{root}/batch={name}", staged)
         cells = [pa.ipc.open_stream(row["cells"]).read_all() for row in written if row["cells"]]
         events, malformed = (sum(row[kind] for row in written) for kind in ("events", "malformed"))
         return events, malformed, pa.concat_tables(cells) if cells else None

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from penstock.errors import PenstockError
 from penstock.spark.archive import (
+    ASIDE,
     BEGUN,
     MALFORMED,
     PARTITIONS,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 FILE_ROWS: Final = 4_000_000
 """Maximum number of rows of a file: about 100 MB."""
-ASIDE: Final = "_merging"
 STAGED: Final = ".spark-staging-*"
 """Directories that Spark leaves if it is killed; other readers than Spark may read them."""
 KILLED_SECONDS: Final = 86_400.0

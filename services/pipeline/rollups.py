@@ -6,14 +6,17 @@ marks it before such events are written, and is deleted when the rows are writte
 """
 
 import json
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from redis import Redis
 
@@ -21,6 +24,7 @@ from penstock.encoding import encoded
 from penstock.keys import Keys
 from penstock.script import Script
 from penstock.spark.archive import (
+    ASIDE,
     MINUTES,
     MINUTES_DDL,
     RECENT,
@@ -97,6 +101,8 @@ class Rollups:
     ) -> None:
         self._spark, self._redis, self._kept, self._lateness = spark, redis, kept, lateness
         self._mounted = mounted
+        self._apart = mounted and Mounted(mounted.archive, mounted.aside / ROLLUPS)
+        """For windows: they may be closed while a micro-batch is written."""
         self._directory, self._rollups = directory, f"{directory}/{ROLLUPS}"
         self._guard = Lock()
         """Held while parts are added and while windows are closed."""
@@ -155,7 +161,7 @@ class Rollups:
             return
         staged = self._mounted.staged(MINUTES)
         pq.write_table(parts, staged / f"{name}.parquet", **WRITER)
-        self._mounted.replace(RECENT[MINUTES], name, staged)
+        self._mounted.replace(f"{RECENT[MINUTES]}/batch={name}", staged)
 
     def _add_to_hashes(self, rows: Iterable[Row], query: str, batch: int) -> None:
         gathered: defaultdict[tuple[str, Window], defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -186,8 +192,8 @@ class Rollups:
                 checked(self._redis, reply, encoded(key), "hash")
 
     def close(self) -> None:
-        """Write the rows of windows that are over."""
-        with self._guard:
+        """Write the rows of windows that are over. Raise ``Unsuitable`` if another process has taken over."""
+        with self._guard, self._mounted.owned() if self._mounted else nullcontext():
             now, quiet = datetime.now(UTC) - timedelta(seconds=self._lateness), time.monotonic() - self._lateness
             over = [window for window, last in self._open.items() if window.end <= now and last <= quiet]
             # By path: a filter would list all partitions of the archive.
@@ -218,7 +224,18 @@ class Rollups:
         from pyspark.sql import functions as F
 
         columns = {"size": F.lit(size), "date": F.to_date("start"), "hour": F.hour("start")}
-        overwrite(rows.withColumns(columns).coalesce(1), self._rollups, *columns)
+        one = rows.withColumns(columns).coalesce(1)
+        if not self._apart:
+            overwrite(one, self._rollups, *columns)
+            return
+        self._apart.aside.mkdir(exist_ok=True)
+        aside = f"{ASIDE}/{uuid4().hex}"
+        overwrite(one, f"{self._directory}/{aside}", *columns)
+        written = self._apart.archive / aside
+        for each in written.glob("/".join(f"{column}=*" for column in columns)):
+            staged = each.rename(self._apart.aside / "window")
+            self._apart.replace(f"{ROLLUPS}/{each.relative_to(written)}", staged)
+        shutil.rmtree(written)
 
 
 def _added_up(rows: list[Row]) -> Row:

@@ -17,11 +17,13 @@ from penstock.errors import PenstockError, Unsuitable
 from penstock.keys import Keys
 from penstock.spark import claims
 from penstock.spark.archive import (
+    ASIDE,
     BEGUN,
     EVENTS,
     MINUTES,
     PARTITIONS,
     RECENT,
+    ROLLUPS,
     Batches,
     Mounted,
     delete_published,
@@ -170,7 +172,7 @@ def test_a_merge_that_was_stopped_publishes_nothing_that_another_process_has_pub
 ) -> None:
     """Its task had read all rows, and writes them once the other one has tidied up. ``claimed``: it stops once more."""
     write(spark, tmp_path, small(0), small(1))
-    merger, claim, aside = Merger(spark, str(tmp_path)), claims.write_claim, tmp_path / merging.ASIDE
+    merger, claim, aside = Merger(spark, str(tmp_path)), claims.write_claim, tmp_path / ASIDE
 
     def late(*words: Any, **named: Any) -> bool:
         monkeypatch.setattr(merging, "write_claim", claim)
@@ -372,7 +374,7 @@ def test_a_process_that_was_stopped_and_goes_on_after_a_takeover_replaces_nothin
     usual = getattr(Mounted, step)
 
     def late(mounted: Mounted, where: str, *words: Any) -> Any:
-        if where in (root, RECENT[root]):
+        if Path(where).parts[0] in (root, RECENT[root]):
             monkeypatch.setattr(Mounted, step, usual)
             merger = Merger(spark, str(tmp_path))  # another process begins
             write_batch(0)
@@ -409,6 +411,15 @@ def test_a_process_that_was_stopped_deletes_nothing_that_its_successor_has_publi
         write_batch(0)
     assert ids(spark, tmp_path) == expected(0)
     assert sum(row["count"] for row in rolled_up(spark, str(tmp_path), "day").collect()) == len(expected(0))
+
+
+def test_a_micro_batch_that_is_done_takes_nothing_from_roll_ups_that_are_written_meanwhile(tmp_path: Path) -> None:
+    mounted = Mounted.at(tmp_path)
+    mounted.begin()
+    mounted.staged(EVENTS)
+    mounted.staged(ROLLUPS)
+    mounted.clear()
+    assert [each.name for each in mounted.aside.iterdir()] == [ROLLUPS]
 
 
 def test_tasks_write_nothing_where_no_directory_is(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from penstock.errors import WrongType
+from penstock.errors import Unsuitable, WrongType
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.micro_batches import KEPT, Event, counted, frame, now_and_before, table
 
@@ -172,6 +173,44 @@ def test_what_batches_say_is_in_hashes_and_parquet_once_whatever_is_done_twice(
         check(spark.read.parquet(str(tmp_path / "rollups")).where(f"size = '{size}'"), expected)
         check(rolled_up(spark, str(tmp_path), size), expected)
         check_hashes(shop, expected, size, without="2025-11-20T01:06")
+
+
+@pytest.mark.parametrize("step", ["overwrite", "Mounted.replace"])
+def test_a_process_that_was_stopped_while_it_closed_a_window_replaces_no_rows_after_a_takeover(
+    spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    from penstock.spark.archive import Mounted
+    from services.pipeline.merging import Merger
+    from services.pipeline.rollups import Rollups
+
+    def begun(redis: "Redis") -> Rollups:
+        Merger(spark, str(tmp_path))
+        place = Mounted.at(tmp_path)
+        place.begin()
+        return Rollups(spark, str(tmp_path), redis, KEPT, 0, place)
+
+    rows = events(400, random.Random(7))
+    name = f"services.pipeline.rollups.{step}"
+    usual = resolve_name(name)
+
+    def late(first: Any, *words: Any) -> None:
+        monkeypatch.setattr(name, usual)
+        if step == "overwrite":
+            first = spark.createDataFrame(first.toArrow(), first.schema)  # read before the takeover
+        another = begun(redis)
+        another.add(counted(rows[150:]), "q", 1, "q-1")
+        another.close()
+        usual(first, *words)
+
+    with Redis.from_url(redis_url) as redis:
+        one = begun(redis)
+        one.add(counted(rows[:150]), "q", 0, "q-0")
+        monkeypatch.setattr(name, late)
+        with pytest.raises(Unsuitable, match="another pipeline has taken over"):
+            one.close()
+    for size, seconds in (("minute", 60), ("hour", 3_600), ("day", 86_400)):
+        expected = plainly(rows, seconds)
+        check(spark.read.parquet(str(tmp_path / "rollups")).where(f"size = '{size}'"), expected)
 
 
 def check_hashes(shop: Any, expected: dict[tuple[Any, ...], dict[str, Any]], size: str, without: str) -> None:
