@@ -26,6 +26,9 @@ ArchiveDirectory = Annotated[
         "--archive", metavar="DIR", help="The archive that a pipeline writes: a directory, or a URL for Spark."
     ),
 ]
+LocalArchive = Annotated[
+    str, typer.Option("--archive", metavar="DIR", help="The archive that a pipeline writes: a directory here.")
+]
 Since = Annotated[
     str | None, typer.Option("--since", metavar="WHEN", help="Events since then: 90s 15m 2h 1d ago, or a date.")
 ]

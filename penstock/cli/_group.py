@@ -1,12 +1,15 @@
 """The group of all commands, which rewords errors of options."""
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from penstock.cli._text import shown
 from penstock.validation import describe_error
+
+CHOICES: Final = re.compile(r".* is not one of (.*)\.", re.DOTALL)
 
 
 class Group(TyperGroup):
@@ -19,5 +22,6 @@ class Group(TyperGroup):
             details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
             if details:
                 found = f", found {shown(str(details[0]['input']))[:60]!r}"
-                error.message = f"{describe_error(details[0])}{found}"
+                expected = CHOICES.sub(r"expected \1", describe_error(details[0]))
+                error.message = f"{expected}{found}"
             raise

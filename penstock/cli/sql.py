@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli._archive import ArchiveDirectory
+from penstock.cli._archive import LocalArchive
 from penstock.cli._frame import Failed, Json, run
 from penstock.cli._text import print_json, print_table
 from penstock.encoding import counted
@@ -17,7 +17,7 @@ COLUMNS = """
 
 
 def sql(
-    archive: ArchiveDirectory,
+    archive: LocalArchive,
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="A query of DuckDB. Without one: views and columns.")
     ] = None,

@@ -84,6 +84,7 @@ async def test_a_url_that_is_none_is_a_wrong_call(url: str) -> None:
     ("words", "said"),
     [
         (("pull", "in", "--limit", "x"), "'--limit': expected a whole number, found 'x'"),
+        (("archive", "export", "here", "--to", "csv", "--archive", "a"), "'--to': expected 'delta', found 'csv'"),
         (("pull", "in", "--limit", "-1"), "'--limit': expected 0 or more, found '-1'"),
     ],
 )

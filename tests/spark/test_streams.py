@@ -379,6 +379,7 @@ def test_the_progress_of_a_query_shows_the_newest_entries(
         ({"startingOffsets": "latest"}, "startingOffsets: a batch that begins at the end"),
         ({"startingOffsets": '{"shop:events": -1}'}, "startingOffsets: a batch that begins at the end"),
         ({"startingTimestamp": "today"}, "startingTimestamp: 'today' is no whole number"),
+        ({"endingTimestamp": "-1"}, "endingTimestamp: -1 is out of range: expected 0 to"),
     ],
 )
 def test_a_wrong_bound_is_reported(redis_url: str, more: dict[str, str], said: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli._archive import ArchiveDirectory
+from penstock.cli._archive import LocalArchive
 from penstock.cli._frame import Failed, Json, run
 from penstock.cli._text import print_json, shown
 from penstock.encoding import counted
@@ -18,7 +18,7 @@ class Format(StrEnum):
 
 
 def export(
-    archive: ArchiveDirectory,
+    archive: LocalArchive,
     target: Annotated[
         str, typer.Argument(metavar="DIR", help="The table: a directory, or a URL (s3://, abfss://, gs://).")
     ],

@@ -116,8 +116,7 @@ def _milliseconds(value: Any) -> int:
 
 
 def _time(options: Options, name: str) -> str | None:
-    number = options.whole(name, -1, least=-1, most=2**53)
-    return None if number < 0 else str(number)
+    return str(options.whole(name, 0, least=0, most=2**53)) if options.text(name, "") else None
 
 
 def _offsets(options: Options, name: str, default: str) -> tuple[str, dict[str, str | None]]:
