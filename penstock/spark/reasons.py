@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.spark.archive import TAKEN_OVER
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,6 +21,8 @@ FULL: Final = re.compile("No space left on device|[Dd]isk quota exceeded|DSQuota
 CLOSED: Final = re.compile(
     "Read-only file system|Permission denied|AccessControlException|mkdir of .* failed|Mkdirs failed"
 )
+TWICE: Final = re.compile("CONCURRENT_STREAM_LOG_UPDATE|streaming queries are concurrently using")
+"""What Spark says if another process goes on from the same checkpoint."""
 MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|Java heap space")
 SHORT_OF_MEMORY: Final = "Spark's Java ran out of memory: give it more (memory), or less to do at a time"
 MEMORY_STATUS: Final = 52
@@ -61,6 +65,8 @@ def reason(text: str, where: str = "") -> str:
         return f"{place}: the disk is full: make room and start again; nothing that was written is lost"
     if CLOSED.search(text):
         return f"{place} cannot be written: make it writable for this user, or name another directory"
+    if TWICE.search(text):
+        return f"{place}: {TAKEN_OVER}"
     if MEMORY.search(text):
         return SHORT_OF_MEMORY
     if SLOW.search(text):

@@ -112,6 +112,8 @@ def test_an_archive_that_has_become_read_only_is_named(spark: "SparkSession", sm
         ("[STREAM_FAILED] Query terminated: what\n at x\nCaused by: java.lang.Error: why", "[STREAM_FAILED] Query"),
         ("An error occurred while calling o1.count.\n: a.B: c\nCaused by: java.io.IOException: it is so", "it is so"),
         ("x\nCaused by: java.lang.OutOfMemoryError: Java heap space", "Spark's Java ran out of memory: give it more"),
+        ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.", "/data: another pipeline has taken over"),
+        ("Multiple streaming queries are concurrently using file:/data.", "/data: another pipeline has taken over"),
         (WORKER, "OSError: [Errno 27] Error writing bytes to file. Detail: [errno 27] File too large"),
         ("", ""),
     ],
