@@ -53,6 +53,7 @@ class Merger:
         if exists(spark, f"{directory}/{BEGUN}"):
             move(spark, f"{directory}/{BEGUN}", f"{directory}/{ASIDE}/{uuid4().hex}")
         self._finish_all()
+        delete(spark, f"{directory}/{ASIDE}")
         for root in (*RECENT, *RECENT.values(), ROLLUPS, MALFORMED):
             files, killed = file_of(spark, f"{directory}/{root}/{STAGED}")
             least = KILLED_SECONDS if root in RECENT.values() else 0
@@ -87,11 +88,21 @@ class Merger:
 
     def _publish(self, base: str, several: Sequence[Batches]) -> None:
         """Write the rows of ``several`` aside, claim them, and move them."""
+        name = uuid4().hex
+        try:
+            claim = self._claim(base, several, name)
+        except BaseException:
+            # This alone: after a takeover, others write aside, too.
+            delete(self._spark, f"{self._directory}/{ASIDE}/{name}")
+            raise
+        self._finish(base, claim, again=False)
+
+    def _claim(self, base: str, several: Sequence[Batches], name: str) -> Claim:
+        """Write the rows of ``several`` aside as ``name`` and claim them."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        recent, name = f"{self._directory}/{RECENT[base]}", uuid4().hex
-        aside = f"{self._directory}/{ASIDE}/{name}"
+        recent, aside = f"{self._directory}/{RECENT[base]}", f"{self._directory}/{ASIDE}/{name}"
         batches = Batches(several[0].query, several[0].first, several[-1].last)
         seen = Observation()
         rows = self._spark.read.schema(SCHEMAS[base]).parquet(*(f"{recent}/batch={each.name}" for each in several))
@@ -105,17 +116,16 @@ class Merger:
         claim = Claim(batches, [each.name for each in several], name, files)
         if not write_claim(self._spark, f"{recent}/{PUBLISHING}", claim):
             raise PenstockError(f"{recent}: another pipeline publishes these events, too")
-        self._finish(base, claim, again=False)
+        return claim
 
     def _finish_all(self) -> None:
-        """Finish what is claimed, and delete what a merge that failed has written aside."""
+        """Finish what is claimed."""
         for base, root in RECENT.items():
             path = f"{self._directory}/{root}/{PUBLISHING}"
             if claim := read_claim(self._spark, path):
                 self._finish(base, claim, again=True)
             elif is_cut_off(self._spark, path):
                 delete(self._spark, path)
-        delete(self._spark, f"{self._directory}/{ASIDE}")
 
     def _finish(self, base: str, claim: Claim, *, again: bool) -> None:
         """Move files into place; then delete the recent directories that have the same rows, and the first claim.

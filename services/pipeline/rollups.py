@@ -213,8 +213,12 @@ class Rollups:
             self._closed.update(over)
 
     def _mark(self, window: Window, *, reopened: bool) -> None:
-        """Mark ``window`` as reopened, or delete the mark."""
-        files, file = file_of(self._spark, f"{self._rollups}/{REOPENED}/{window.size}={window.name}")
+        """Mark ``window`` as reopened, or delete the mark, unless another process has taken over and relies on it."""
+        name = f"{ROLLUPS}/{REOPENED}/{window.size}={window.name}"
+        if self._mounted and not reopened:
+            self._mounted.discard(self._mounted.archive / name)
+            return
+        files, file = file_of(self._spark, f"{self._directory}/{name}")
         if reopened:
             files.create(file).close()
         else:

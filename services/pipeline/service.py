@@ -98,11 +98,8 @@ async def _run(context: Context[Settings], spark: "SparkSession", place: Mounted
     settings = context.settings
     context.recovers_alone = False
     with connect(settings.redis, name="penstock-pipeline") as redis:
-        rollups = await asyncio.to_thread(_rollups, spark, settings, redis, place) if settings.rollups else None
+        merger, rollups = await asyncio.to_thread(take_over, spark, settings, redis, place)
         archive = Archive(settings, redis, context.required_keys, rollups, place)
-        merger = await asyncio.to_thread(Merger, spark, settings.archive)
-        if place:
-            place.begin()
         query = await asyncio.to_thread(_begin, events, settings, archive)
         tidying = asyncio.create_task(_tidy(context, spark, query, archive, merger, rollups))
         try:
@@ -163,8 +160,16 @@ async def _merge(context: Context[Settings], merge: Callable[[], int]) -> bool:
     return True
 
 
-def _rollups(spark: "SparkSession", settings: Settings, redis: "Redis", place: Mounted | None) -> Rollups:
-    return Rollups(spark, settings.archive, redis, settings.kept, settings.lateness, place)
+def take_over(
+    spark: "SparkSession", settings: Settings, redis: "Redis", place: Mounted | None
+) -> tuple[Merger, Rollups | None]:
+    """Prevent a process that may still run from writing into the archive; then read which windows are open."""
+    merger = Merger(spark, settings.archive)
+    if place:
+        place.begin()
+    if not settings.rollups:
+        return merger, None
+    return merger, Rollups(spark, settings.archive, redis, settings.kept, settings.lateness, place)
 
 
 def _events(spark: "SparkSession", settings: Settings) -> "tuple[Mounted | None, DataFrame]":

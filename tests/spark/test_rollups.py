@@ -4,6 +4,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -179,17 +180,7 @@ def test_what_batches_say_is_in_hashes_and_parquet_once_whatever_is_done_twice(
 def test_a_process_that_was_stopped_while_it_closed_a_window_replaces_no_rows_after_a_takeover(
     spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    from penstock.spark.archive import Mounted
-    from services.pipeline.merging import Merger
-    from services.pipeline.rollups import Rollups
-
-    def begun(redis: "Redis") -> Rollups:
-        Merger(spark, str(tmp_path))
-        place = Mounted.at(tmp_path)
-        place.begin()
-        return Rollups(spark, str(tmp_path), redis, KEPT, 0, place)
-
-    rows = events(400, random.Random(7))
+    settings, rows = settings_of(tmp_path), events(400, random.Random(7))
     name = f"services.pipeline.rollups.{step}"
     usual = resolve_name(name)
 
@@ -197,13 +188,13 @@ def test_a_process_that_was_stopped_while_it_closed_a_window_replaces_no_rows_af
         monkeypatch.setattr(name, usual)
         if step == "overwrite":
             first = spark.createDataFrame(first.toArrow(), first.schema)  # read before the takeover
-        another = begun(redis)
+        another = begun(spark, settings, redis)
         another.add(counted(rows[150:]), "q", 1, "q-1")
         another.close()
         usual(first, *words)
 
     with Redis.from_url(redis_url) as redis:
-        one = begun(redis)
+        one = begun(spark, settings, redis)
         one.add(counted(rows[:150]), "q", 0, "q-0")
         monkeypatch.setattr(name, late)
         with pytest.raises(Unsuitable, match="another pipeline has taken over"):
@@ -211,6 +202,89 @@ def test_a_process_that_was_stopped_while_it_closed_a_window_replaces_no_rows_af
     for size, seconds in (("minute", 60), ("hour", 3_600), ("day", 86_400)):
         expected = plainly(rows, seconds)
         check(spark.read.parquet(str(tmp_path / "rollups")).where(f"size = '{size}'"), expected)
+
+
+def test_a_process_that_was_stopped_keeps_the_mark_of_a_window_that_its_successor_has_open(
+    spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from services.pipeline.rollups import Rollups
+
+    settings, rows, usual = settings_of(tmp_path), events(400, random.Random(7)), Rollups._mark
+
+    def late(one: Rollups, *words: Any, **named: Any) -> None:
+        if not named["reopened"]:
+            monkeypatch.setattr(Rollups, "_mark", usual)
+            begun(spark, settings, redis).add(counted(rows[200:]), "q", 2, "q-2")  # and it is killed
+        usual(one, *words, **named)
+
+    with Redis.from_url(redis_url) as redis:
+        one = begun(spark, settings, redis)
+        one.add(counted(rows[:100]), "q", 0, "q-0")
+        one.close()
+        one.add(counted(rows[100:200]), "q", 1, "q-1")
+        monkeypatch.setattr(Rollups, "_mark", late)
+        with pytest.raises(Unsuitable, match="another pipeline has taken over"):
+            one.close()
+        begun(spark, settings, redis).close()
+    check(spark.read.parquet(str(tmp_path / "rollups")).where("size = 'day'"), plainly(rows, 86_400))
+
+
+def test_what_a_process_writes_while_another_takes_over_is_refused_or_closed_by_that_one(
+    spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from services.pipeline.rollups import Rollups
+
+    settings, rows, usual = settings_of(tmp_path), events(200, random.Random(7)), Rollups.__init__
+
+    def late(*words: Any) -> None:
+        monkeypatch.setattr(Rollups, "__init__", usual)
+        usual(*words)
+        with suppress(FileNotFoundError):
+            one.add(counted(rows), "q", 0, "q-0")
+            refused.clear()
+
+    with Redis.from_url(redis_url) as redis:
+        one, refused = begun(spark, settings, redis), [True]
+        monkeypatch.setattr(Rollups, "__init__", late)
+        another = begun(spark, settings, redis)
+        if refused:
+            another.add(counted(rows), "q", 0, "q-0")  # Spark repeats the micro-batch
+        another.close()
+    check(spark.read.parquet(str(tmp_path / "rollups")).where("size = 'day'"), plainly(rows, 86_400))
+
+
+def test_a_merge_of_a_process_that_was_stopped_leaves_windows_that_its_successor_closes(
+    spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.spark.archive import overwrite
+    from services.pipeline.merging import Merger
+
+    rows, stopped = events(200, random.Random(7)), Merger(spark, str(tmp_path))
+
+    def late(*words: Any) -> None:
+        overwrite(*words)
+        stopped.merge("q", 0)
+
+    with Redis.from_url(redis_url) as redis:
+        another = begun(spark, settings_of(tmp_path), redis)
+        another.add(counted(rows), "q", 0, "q-0")
+        monkeypatch.setattr("services.pipeline.rollups.overwrite", late)
+        another.close()
+    check(spark.read.parquet(str(tmp_path / "rollups")).where("size = 'day'"), plainly(rows, 86_400))
+
+
+def settings_of(place: Path) -> Any:
+    from services.pipeline.settings import Settings
+
+    return Settings(redis="redis://h", redis_namespace="pipe", watch=["shop"], archive=str(place), lateness=0)
+
+
+def begun(spark: "SparkSession", settings: Any, redis: Redis) -> Any:
+    """Return the roll-ups of a process that takes over."""
+    from penstock.spark.archive import mounted
+    from services.pipeline.service import take_over
+
+    return take_over(spark, settings, redis, mounted(spark, settings.archive))[1]
 
 
 def check_hashes(shop: Any, expected: dict[tuple[Any, ...], dict[str, Any]], size: str, without: str) -> None:
