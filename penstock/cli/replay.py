@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 ARCHIVE_PAYLOADS: Final = (
     "have them archived: `eventMessages: true` in its mdispatch and `payloads: true` in the pipeline, before they come"
+    "; with `mask`, it archives only those that are JSON"
 )
 
 

@@ -52,7 +52,7 @@ def hidden(message: bytes, paths: Sequence[str]) -> bytes | None:
 
 
 def _encode(document: Any, *, ascii: bool) -> bytes:
-    return json.dumps(document, ensure_ascii=ascii, separators=(",", ":")).encode()
+    return json.dumps(document, ensure_ascii=ascii, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -62,7 +62,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_decode: Final = json.JSONDecoder(object_pairs_hook=_object).decode
+def _no_json(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_decode: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_json).decode
 
 
 def _may_find(path: str, message: bytes) -> bool:

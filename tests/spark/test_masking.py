@@ -88,6 +88,9 @@ def test_a_name_is_found_however_it_is_written(name: str) -> None:
         b'{"a": {"card": "4111"}, "a": {}}',
         b"[" * 100_000 + b"]" * 100_000,
         b"1" * 5_000,
+        b'{"card": 1, "sum": NaN}',
+        b'{"sum": Infinity}',
+        b'{"card": 1, "sum": 1e400}',
     ],
 )
 def test_what_is_no_json_or_says_a_name_twice_is_not_kept(message: bytes) -> None:
