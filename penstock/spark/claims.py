@@ -6,6 +6,9 @@ good, writes the claim once more to say so, deletes the recent directories, and 
 directories hold the rows until all files are in place, then the published ones do. A file system may move a directory
 file by file, as object stores do.
 
+What says that all files are in place lies beside them from the beginning and is renamed, where that replaces a file. So
+a process that was stopped meanwhile, whose claim another has finished, cannot put it in the place of a later one.
+
 The other claim stays. A process that was stopped can write a micro-batch once more after its successor has published
 it; from this claim readers and merges know that its rows are published.
 """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unsuitable
 from penstock.spark.archive import (
     ASIDE,
     BEGUN,
@@ -21,12 +21,14 @@ from penstock.spark.archive import (
     RECENT,
     ROLLUPS,
     SCHEMAS,
+    TAKEN_OVER,
     WRITING,
     Batches,
     delete,
     exists,
     file_of,
     listed,
+    mounted,
     move,
 )
 from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim, is_cut_off, read_claim, write_claim
@@ -50,6 +52,7 @@ class Merger:
 
     def __init__(self, spark: "SparkSession", directory: str) -> None:
         self._spark, self._directory = spark, directory
+        self._is_mounted = mounted(spark, directory) is not None
         if exists(spark, f"{directory}/{BEGUN}"):
             move(spark, f"{directory}/{BEGUN}", f"{directory}/{ASIDE}/{uuid4().hex}")
         self._finish_all()
@@ -114,6 +117,7 @@ class Merger:
             raise PenstockError(f"{recent}: of {seen.get['rows']} rows {count} were written; nothing is published")
         files = {unquote(each["file_path"]).partition(f"/{name}/")[2]: each["file_size"] for each in written}
         claim = Claim(batches, [each.name for each in several], name, files)
+        write_claim(self._spark, f"{aside}/{PUBLISHED}", claim)
         if not write_claim(self._spark, f"{recent}/{PUBLISHING}", claim):
             raise PenstockError(f"{recent}: another pipeline publishes these events, too")
         return claim
@@ -137,11 +141,11 @@ class Merger:
         whole = f"{recent}/{PUBLISHED}"
         names = self._unpublished(recent)  # before the claim that lets them go
         moved = read_claim(self._spark, whole) == claim
-        if moved or (
-            set(names).issuperset(claim.covered)
-            and self._move_all(aside, f"{self._directory}/{base}", claim, again=again)
-        ):
-            write_claim(self._spark, whole, claim, again=True)
+        if not moved and set(names).issuperset(claim.covered):
+            moved = self._move_all(aside, f"{self._directory}/{base}", claim, again=again)
+            if moved:
+                self._let_go(aside, whole, claim)
+        if moved:
             for name in claim.covered:
                 delete(self._spark, f"{recent}/batch={name}")
         delete(self._spark, aside)
@@ -168,6 +172,19 @@ class Merger:
                     delete(self._spark, f"{target}/{name}")  # cut off
                     move(self._spark, f"{aside}/{place}/{name}", f"{target}/{name}")
         return True
+
+    def _let_go(self, aside: str, whole: str, claim: Claim) -> None:
+        """Write to ``whole`` that the files of ``claim`` are in place.
+
+        Raise an error if another process has finished the claim: ``whole`` may be a later one by now.
+        """
+        staged = f"{aside}/{PUBLISHED}"
+        if self._is_mounted and exists(self._spark, staged):
+            move(self._spark, staged, whole)  # fails if it is gone by now
+        elif exists(self._spark, aside):
+            write_claim(self._spark, whole, claim, again=True)
+        else:
+            raise Unsuitable(f"{self._directory}: {TAKEN_OVER}")
 
     def _sizes(self, directory: str) -> dict[str, int]:
         """Return the size (bytes) of each file by its name."""

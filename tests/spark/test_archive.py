@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from penstock.cli._archive import MAX_READS, retry_reads
 from penstock.errors import PenstockError, Unsuitable
@@ -192,6 +194,33 @@ def test_a_merge_that_was_stopped_publishes_nothing_that_another_process_has_pub
     write(spark, tmp_path, small(3))
     assert merger.merge("abcdef12", 4) == 1
     assert ids(spark, tmp_path) == expected(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("step", ["Merger._let_go", "move"])
+def test_a_merge_that_was_stopped_before_its_last_step_leaves_the_claim_of_its_successor(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    write(spark, tmp_path, small(0), small(1))
+    merger, published = Merger(spark, str(tmp_path)), tmp_path / RECENT[EVENTS] / claims.PUBLISHED
+    name = f"services.pipeline.merging.{step}"
+    usual = resolve_name(name)
+
+    def late(*words: Any) -> None:
+        if step == "Merger._let_go" or words[-1] == str(published):
+            monkeypatch.setattr(name, usual)
+            other = Merger(spark, str(tmp_path))
+            write(spark, tmp_path, small(2))
+            other.merge("abcdef12", 3)
+            later.append(published.read_text())
+        usual(*words)
+
+    later = list[str]()
+    monkeypatch.setattr(name, late)
+    with pytest.raises((Unsuitable, Py4JJavaError), match=r"another pipeline has taken over|FileNotFoundException"):
+        merger.merge("abcdef12", 2)
+    assert [published.read_text()] == later
+    write(spark, tmp_path, small(2))  # once more
+    assert ids(spark, tmp_path) == expected(0, 1, 2)
 
 
 def test_a_micro_batch_that_is_written_again_after_it_was_published_counts_once(
