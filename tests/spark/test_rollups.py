@@ -204,6 +204,32 @@ def test_a_process_that_was_stopped_while_it_closed_a_window_replaces_no_rows_af
         check(spark.read.parquet(str(tmp_path / "rollups")).where(f"size = '{size}'"), expected)
 
 
+@pytest.mark.parametrize("size", ["minute", "hour", "day"])
+def test_a_process_that_is_killed_between_the_two_renames_of_a_window_leaves_it_to_the_next(
+    spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    settings, rows, usual = settings_of(tmp_path), events(400, random.Random(7)), Path.rename
+
+    def rename(source: Path, target: Path) -> Path:
+        if source.name == "window" and f"size={size}" in target.parts:
+            assert not target.exists()
+            raise KeyboardInterrupt
+        return usual(source, target)
+
+    with Redis.from_url(redis_url) as redis:
+        one = begun(spark, settings, redis)
+        one.add(counted(rows[:200]), "q", 0, "q-0")
+        one.close()
+        one.add(counted(rows[200:]), "q", 1, "q-1")
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", rename)
+            with pytest.raises(KeyboardInterrupt):
+                one.close()
+        begun(spark, settings, redis).close()
+    for each, seconds in (("minute", 60), ("hour", 3_600), ("day", 86_400)):
+        check(spark.read.parquet(str(tmp_path / "rollups")).where(f"size = '{each}'"), plainly(rows, seconds))
+
+
 def test_a_process_that_was_stopped_keeps_the_mark_of_a_window_that_its_successor_has_open(
     spark: "SparkSession", redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
