@@ -4,7 +4,8 @@ import sys
 from typing import Any, Final
 
 from bench.connection import Connection, packed
-from common.http.json import dumps, loads
+from common.http.json import loads
+from penstock.exact_json import as_json
 from penstock.raw_connection import push_parts
 
 BATCH: Final = 500
@@ -15,7 +16,7 @@ HELLO: Final = {"body": "hello\n"}
 def answer(request: dict[str, Any]) -> bytes:
     """Return the answer to a request: its body, or a greeting."""
     fields = {name: request[name] for name in ("body", "body64") if name in request} or HELLO
-    return dumps({"id": request["id"], "status": 200, "headers": HEADERS, **fields})
+    return as_json({"id": request["id"], "status": 200, "headers": HEADERS, **fields})
 
 
 def work(connection: Connection, source: str) -> None:

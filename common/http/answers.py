@@ -6,7 +6,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final
 
-from common.http.json import dumps
+from penstock.exact_json import as_json
 
 Header = tuple[bytes, bytes]
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -64,7 +64,7 @@ def head(status: int, headers: Iterable[Header], date: bytes, more: bytes = b"")
 
 def error_body(reason: str, **more: Any) -> bytes:
     """Return the JSON body of an error."""
-    return dumps({"error": reason, **more}) + b"\n"
+    return as_json({"error": reason, **more}) + b"\n"
 
 
 def refusal(status: int, reason: str, date: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""JSON with orjson where it is installed (the extra ``speed``), else with the standard library."""
+"""JSON of requests, with orjson where it is installed (the extra ``speed``), else with the standard library."""
 
 import json
 from math import isfinite
@@ -8,14 +8,6 @@ try:
     import orjson
 except ModuleNotFoundError:
     orjson = None  # type: ignore[assignment]
-
-
-def dumps(value: Any) -> bytes:
-    """Return ``value`` as UTF-8."""
-    if orjson is not None:
-        return orjson.dumps(value)
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace")  # a lone surrogate becomes an escape of JSON
 
 
 def loads(text: bytes) -> Any:

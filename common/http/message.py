@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from common.http.answers import JSON, Header, end_to_end, error_body, is_name, is_value
-from common.http.json import dumps, loads
+from common.http.json import loads
+from penstock.exact_json import as_json
 from penstock.tracking.details import traceparent_of
 
 IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})
@@ -85,7 +86,7 @@ def request_message(
     if body:
         message.update(body_fields(body))
     message["deadline"], message["meta"] = deadline, meta
-    return dumps(message)
+    return as_json(message)
 
 
 def body_fields(body: bytes) -> dict[str, str]:

@@ -34,8 +34,8 @@ AMBIGUOUS: Final = "ambiguous"
 class Completion(NamedTuple):
     """One entry, parsed.
 
-    ``id`` and ``xid`` are its names for the message: at least one, unless the entry is bad. If both are set, the xid
-    counts if a message with it is tracked, else the id.
+    ``id``, ``xid`` and ``other`` are its names for the message: an id or an xid at least, unless the entry is bad. Of
+    several that are set, the xid counts if a message with it is tracked, else ``other``, else the id.
     """
 
     verdict: str
@@ -47,6 +47,8 @@ class Completion(NamedTuple):
     seconds: float = 0
     work: float | None = None
     """Seconds that the worker worked on it."""
+    other: bytes = b""
+    """An xid that ``xid`` may stand for, too: that of the number 7 for the text "7", or the other way round."""
 
 
 def attempt_of(value: object) -> str | None:
@@ -245,6 +247,8 @@ class Completions:
         names: list[Word] = []
         for one in said:
             by_id, by_xid = record + one.id, xid_key + one.xid
-            names += (by_id if one.id else by_xid, by_xid if one.xid else by_id)
+            first, second = by_id if one.id else by_xid, by_xid if one.xid else by_id
+            names += (first, second, xid_key + one.other if one.other else second)
         ways = [WAYS.get(one.verdict, "done") for one in said]
-        return list(await self._context.ask(_identify, names=names, ways=ways)) if names else []
+        asked = {"names": names, "prefix": len(xid_key), "ways": ways}
+        return list(await self._context.ask(_identify, **asked)) if names else []

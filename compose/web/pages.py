@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
-from common.http.json import dumps
 from compose.weather.day import Day
+from penstock.exact_json import as_json
 
 REPORT_SECONDS: Final = 0.5
 """Duration of a report, as if another server were asked."""
@@ -31,7 +31,7 @@ class Pages:
         """Return the page at ``path``, or 404."""
         kind, _, name = path.strip("/").partition("/")
         if kind == "days" and name in self.days:
-            return reply(200, "application/json", dumps(self.days[name]._asdict()).decode())
+            return reply(200, "application/json", as_json(self.days[name]._asdict()).decode())
         if kind == "months" and name in self.months:
             return reply(200, "text/html", self._month(name))
         if (kind, name) == ("report", ""):

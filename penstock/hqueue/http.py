@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from penstock.errors import Unavailable, Unconfirmed, WrongCall
+from penstock.exact_json import parse_whole
 from penstock.hqueue.errors import error_of, words_of
 from penstock.log import Log
 from penstock.retry import BACKOFF
@@ -191,7 +192,7 @@ def _answer(response: httpx.Response, call: str, repeated: bool) -> Answer:
     if not response.content:
         return Answer(response.status_code, None, repeated)
     try:
-        return Answer(response.status_code, json.loads(response.content), repeated)
+        return Answer(response.status_code, parse_whole(response.content), repeated)
     except ValueError:
         problem = {"detail": "the answer is no JSON: check the URL: is it that of hqueue?"}
         raise error_of(response.status_code, problem, call) from None

@@ -5,7 +5,9 @@ import binascii
 import json
 from typing import Any
 
+from penstock import exact_json
 from penstock.errors import Unreadable, WrongCall
+from penstock.exact_json import has_number
 
 
 def packed(name: str, value: Any) -> dict[str, Any]:
@@ -29,6 +31,7 @@ def unpacked(name: str, fields: dict[str, Any]) -> Any:
 def as_json(body: Any) -> bytes:
     """Return ``body`` as JSON. Raise ``WrongCall`` if JSON does not have it, e.g. NaN, or bytes inside a list."""
     try:
-        return json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return exact_json.as_json(body) if has_number(body) else text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise WrongCall(f"expected a value that JSON has, or bytes: {error}") from None

@@ -14,7 +14,7 @@ from penstock.lists.consumer import Consumer
 from penstock.lists.message import Message
 from penstock.log import Log, describe
 from penstock.payload import as_bytes
-from penstock.tracking.correlation import Correlation, correlation_of
+from penstock.tracking.correlation import Correlation, correlation_of, id_as_json
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import touch
 
@@ -29,6 +29,7 @@ MAX_ERROR_LENGTH: Final = 1_000
 FIELDS: Final = "attempt", "attempts", "deadline"
 """What is read of a request's record."""
 _log: Final = Log("penstock.lists")
+_as_json: Final = json.JSONEncoder(allow_nan=False).encode
 
 
 class Request(Message):
@@ -104,13 +105,16 @@ class Request(Message):
         if not self._policy.res:
             raise WrongCall(f"the mdispatch of {self._keys.namespace} takes no answers: expected its setting res")
         attempt = {} if self.id is None else {"attempt": self.attempt}
-        meta = {**reply.get("meta", {}), "id": self.meta["id"], **attempt, "work": self._work}
-        self._say(self._policy.res, {**reply, "meta": meta})
+        meta = {**reply.get("meta", {}), **attempt, "work": self._work}
+        meta.pop("id", None)
+        named = f'{{"id": {id_as_json(self.correlation)}, {_as_json(meta)[1:]}'
+        rest = _as_json({name: value for name, value in reply.items() if name != "meta"})
+        self._say(self._policy.res, f'{{"meta": {named}{", " if len(rest) > 2 else ""}{rest[1:]}')
 
     def fail(self, error: str, *, retry: bool = True) -> None:
         """End the attempt: the request is tried again later, or never if ``retry`` is False."""
         report: dict[str, Any] = {"error": error[:MAX_ERROR_LENGTH]}
-        self._say(self._policy.done, self._named() | report | ({} if retry else {"retry": False}))
+        self._say(self._policy.done, self._report_of(report | ({} if retry else {"retry": False})))
 
     async def touch(self, seconds: float | None = None) -> float | None:
         """Ask for ``seconds`` more from now, by default messageTimeout; return the deadline.
@@ -142,31 +146,32 @@ class Request(Message):
             self._report = None
             self._results = None
             self.fail(describe(error) if error else "failed")
-        name, report = self._report or (self._policy.done, json.dumps(self._named()).encode())
+        name, report = self._report or (self._policy.done, self._report_of({}).encode())
         self.also_push(name, report)
         super().__exit__(None, None, None)
         if failed:
             _log.warning("request failed", error, namespace=self._keys.namespace, xid=self.xid)
         return failed
 
-    def _named(self) -> dict[str, Any]:
-        """Return how a report names the request: by id and attempt, or by xid, which ends the oldest of several.
+    def _report_of(self, words: dict[str, Any]) -> str:
+        """Return a report that names the request by id and attempt, or by xid, which ends the oldest of several.
 
         It says how long the work took, too.
         """
+        words = {"work": self._work, **words}
         if self.id is None:
-            return {"xid": self.xid, "work": self._work}
-        return {"id": int(self.id), "attempt": self.attempt, "work": self._work}
+            return f'{{"xid": {id_as_json(self.correlation)}, {_as_json(words)[1:]}'
+        return _as_json({"id": int(self.id), "attempt": self.attempt, **words})
 
     @property
     def _work(self) -> float:
         """Return how many seconds have passed since the ``with`` began."""
         return round(time.monotonic() - self._begun, 6)
 
-    def _say(self, name: str, report: dict[str, Any]) -> None:
+    def _say(self, name: str, report: str) -> None:
         if self._report:
             raise WrongCall("a request has one outcome: answer or fail, once")
-        self._report = name, json.dumps(report, allow_nan=False).encode()
+        self._report = name, report.encode()
 
 
 class WorkConsumer(Consumer):

@@ -1,6 +1,5 @@
 """Find a tracked message by its id, its xid or its content, and extend its deadline."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -8,13 +7,14 @@ from typing import Final, Literal
 
 from redis.asyncio import Redis
 
+from penstock import exact_json
 from penstock.atomic import AtomicRead
 from penstock.encoding import decoded, decoded_fields, encoded
 from penstock.errors import Stale
 from penstock.keys import Keys
 from penstock.script import Script
 from penstock.tracking import LUA
-from penstock.tracking.correlation import correlation_of, xid_of
+from penstock.tracking.correlation import MAX_PLAIN_ZEROS, as_xid, correlation_of, xid_of
 
 touch_script: Final = Script.read(LUA / "touch.lua")
 
@@ -31,7 +31,6 @@ MAX_DELAYED_SCAN: Final = 10_000
 """How many delayed messages are searched for an xid, those due first."""
 
 SCAN_CHUNK: Final = 1000
-FLOAT: Final = re.compile(r"-?[0-9]+(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")
 
 
 async def touch(redis: "Redis", keys: Keys, id: str, seconds: float | None = None, attempt: str = "") -> float | None:
@@ -135,5 +134,7 @@ def canonical_number(word: str) -> str:
 
 def xids_of(word: str) -> tuple[str, ...]:
     """Return the xids that ``word`` may stand for: itself, a number in JSON, or the xid of the message ``word``."""
-    number = (FLOAT.fullmatch(word) and decoded(xid_of(float(word)))) or word
-    return tuple(dict.fromkeys((word, canonical_number(word), number, decoded(correlation_of(encoded(word)).xid))))
+    names = [encoded(word), xid_of(word), correlation_of(encoded(word)).xid]
+    if exact_json.NUMBER.fullmatch(word):
+        names.insert(1, exact_json.canonical_number(word, MAX_PLAIN_ZEROS).encode())
+    return tuple(dict.fromkeys(decoded(as_xid(name)) for name in names))

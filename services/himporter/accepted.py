@@ -10,10 +10,10 @@ from typing import Any, Final
 from common.http.access import Access
 from common.http.answers import JSON, Header, error_body
 from common.http.direct import Exchange
-from common.http.json import dumps
 from common.http.message import Answer, failed
 from penstock.bus.wire import LostReply, Reply
 from penstock.errors import NotDurable
+from penstock.exact_json import as_json
 from penstock.keys import Keys
 from penstock.script import Script
 from services.himporter.bridge import RETRY_AFTER, Bridge, Build
@@ -100,7 +100,7 @@ class Accepted:
             _respond(exchange, otherwise or failed(503, "too many requests are accepted", id, RETRY_AFTER))
         else:
             applied = [(b"preference-applied", b"respond-async")] if _prefers(exchange.headers) else []
-            body = dumps({"id": id, "state": "pending", "status": location[1].decode()}) + b"\n"
+            body = as_json({"id": id, "state": "pending", "status": location[1].decode()}) + b"\n"
             exchange.respond(202, [JSON, location, *applied], body)
 
     # The status
@@ -178,7 +178,7 @@ class Accepted:
             end(503)
 
     def _remember(self, id: str, seen: int, state: State) -> None:
-        size = len(dumps(state.progress))
+        size = len(as_json(state.progress))
         if len(self._known) >= MOST_REMEMBERED or self._remembered + size > MAX_REMEMBERED:
             self._known.clear()
             self._remembered = 0
@@ -223,7 +223,7 @@ class Accepted:
             shown |= {"status": state.answer.status, "answer": f"{self._path}{id}{ANSWER}"}
         retry = [(b"retry-after", b"%d" % RETRY_AFTER)] if word == "pending" else []
         headers = [JSON, (b"cache-control", b"no-store"), *retry]
-        exchange.respond(done if state.answer else 200, headers, dumps(shown) + b"\n")
+        exchange.respond(done if state.answer else 200, headers, as_json(shown) + b"\n")
 
 
 def _values(exchange: Exchange, name: bytes) -> Iterator[bytes]:

@@ -8,8 +8,8 @@ from typing import Final
 
 from common.http.answers import Header
 from common.http.direct import Exchange
-from common.http.json import dumps
 from penstock.bus.wire import Reply
+from penstock.exact_json import as_json
 from penstock.keys import Keys
 from penstock.script import Script
 from services.himporter.bridge import Bridge
@@ -123,11 +123,11 @@ class Listener:
         exchange = self._exchange
         self.seen += many
         for progress in state.progress:
-            exchange.send(b"event: progress\ndata: %b\n\n" % dumps(progress))
+            exchange.send(b"event: progress\ndata: %b\n\n" % as_json(progress))
         if state.answer:
-            exchange.send(b"event: done\ndata: %b\n\n" % dumps({"id": self._id, "status": state.answer.status}))
+            exchange.send(b"event: done\ndata: %b\n\n" % as_json({"id": self._id, "status": state.answer.status}))
         elif state.is_cancelled:
-            exchange.send(b"event: cancelled\ndata: %b\n\n" % dumps({"id": self._id}))
+            exchange.send(b"event: cancelled\ndata: %b\n\n" % as_json({"id": self._id}))
         self._quiet = 0 if many else self._quiet + 1
         if self._quiet >= QUIET_POLLS:
             self._quiet = 0

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from common.http.answers import Header
 from common.http.direct import Exchange
-from common.http.json import dumps, loads
+from common.http.json import loads
 from common.http.message import Answer
 from penstock.bus.wire import Reply
+from penstock.exact_json import as_json
 from penstock.script import Script
 from services.himporter.cache import Cache, name_of
 from services.himporter.freshness import TAG, Terms, directives, has_credentials, seconds_of, terms_of
@@ -70,7 +71,7 @@ class Page:
         if terms.varies:
             if terms.varies != self._varies:
                 names = [name.decode("latin-1") for name in terms.varies]
-                mark, varies = self._asked, b"%b\n%b\n" % (self._asked, dumps({"varies": names}))
+                mark, varies = self._asked, b"%b\n%b\n" % (self._asked, as_json({"varies": names}))
             place = self._variant(mark, terms.varies)
         head = {
             "asked": float(self._asked),
@@ -91,7 +92,7 @@ class Page:
             mark=self._mark,
             asked=self._asked,
             varies=varies,
-            content=b"%b\n%b\n%b" % (self._asked, dumps(head), answer.body),
+            content=b"%b\n%b\n%b" % (self._asked, as_json(head), answer.body),
             life=terms.seconds + (settings.cache_stale if terms.may_be_stale else 0),
             most=settings.cache_pages,
         )
@@ -103,7 +104,7 @@ class Page:
     def _variant(self, mark: bytes, names: list[bytes]) -> str:
         """Return the key of the page for the headers of this request, given the ``names`` of those that matter."""
         given = [[value.decode("latin-1") for each, value in self._headers if each == name] for name in names]
-        return f"{self._key} {sha1(mark + dumps(given), usedforsecurity=False).hexdigest()}"
+        return f"{self._key} {sha1(mark + as_json(given), usedforsecurity=False).hexdigest()}"
 
     # What is found
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from common.http.json import dumps
 from common.http.message import Answer, answer_of, failed, parse
+from penstock.exact_json import as_json
 from services.himporter.bridge import RETRY_AFTER
 
-NOTE_OF_ACCEPTANCE: Final = dumps({"accepted": True})
+NOTE_OF_ACCEPTANCE: Final = as_json({"accepted": True})
 """The first message of each list. It has no id, so that no program takes it for an answer."""
 
 
@@ -33,7 +33,7 @@ def unknown(status: int, id: str) -> Answer:
 
 def note_of_cancellation(id: str) -> bytes:
     """Return the message that says that the request ``id`` is cancelled."""
-    return dumps({"id": id, "cancelled": True})
+    return as_json({"id": id, "cancelled": True})
 
 
 def state_of(messages: Sequence[bytes]) -> State:
@@ -55,7 +55,7 @@ def state_of(messages: Sequence[bytes]) -> State:
 def _can_be_sent(progress: Any) -> bool:
     """Return False for what is nested more deeply than JSON may be that we write."""
     try:
-        dumps(progress)
+        as_json(progress)
     except (TypeError, ValueError, RecursionError):
         return False
     return True

@@ -1,13 +1,12 @@
 """Values, results and errors as bytes: JSON or bytes as a client sent them, never executed, never guessed."""
 
-import json
 import math
 from base64 import b64encode
 from typing import Any, Final
 
 from pydantic_core import from_json
 
-from common.http.json import dumps
+from penstock.exact_json import as_json, may_exceed_a_double, parse_exactly
 from services.hqueue.problem import Problem
 
 JSON_KIND: Final = b"j"
@@ -15,9 +14,14 @@ BYTES_KIND: Final = b"b"
 
 
 def parse(body: bytes) -> Any:
-    """Return the value of a request's body. Raise ``Problem`` if it is no JSON."""
+    """Return the value of a request's body, with a ``Number`` where a double may lose digits.
+
+    Raise ``Problem`` if it is no JSON.
+    """
     try:
         value = from_json(body, allow_inf_nan=False)
+        if may_exceed_a_double(body):
+            value = parse_exactly(body)
     except ValueError as error:
         raise Problem(400, f"the body is no JSON: {error}") from None
     if not _is_finite(value):
@@ -32,14 +36,6 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_finite, value))
     return not isinstance(value, dict) or all(map(_is_finite, value.values()))
-
-
-def as_json(value: Any) -> bytes:
-    """Return ``value`` as JSON; whole numbers of any size stay exact."""
-    try:
-        return dumps(value)
-    except TypeError:  # orjson: a whole number of more than 64 bits
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def content_of(body: Any, name: str, default: Any = None) -> bytes:

@@ -9,11 +9,11 @@ from redis.exceptions import ConnectionError, RedisError
 
 from common.http.answers import JSON, Header
 from common.http.direct import Exchange
-from common.http.json import dumps
 from common.http.settings import is_loopback
 from common.http.tokens import Tokens, Verdict
 from penstock.bus.wire import LostReply
 from penstock.errors import Forgotten, PenstockError, Unauthorized, Unavailable, Unopenable, WrongMasterKey
+from penstock.exact_json import as_json
 from penstock.transient import is_full, passes
 from services.hqueue.actions import Action
 from services.hqueue.browsers import Browsers
@@ -50,7 +50,7 @@ class RequestHandler:
         self._trouble = trouble
         """Called with errors of the server, for the log."""
         described = document(settings)
-        self._document, self._page = dumps(described) + b"\n", Page(described)
+        self._document, self._page = as_json(described) + b"\n", Page(described)
         hosts, is_open = settings.allowed_hosts, settings.insecure and not is_loopback(settings.listen_host)
         self._browsers = None if tokens else Browsers(hosts, only_known=not is_open)
         """Judges requests that show no token; a browser adds none to those of another site."""

@@ -1,11 +1,11 @@
 """What is said of a task: its state, and what its client and its workers have left."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from services.hqueue.content import as_json, member
+from penstock.exact_json import as_json, exactly, parse
+from services.hqueue.content import member
 from services.hqueue.seals import Lock, place
 
 OPTIONAL: Final = {
@@ -52,8 +52,9 @@ def contents_of(queue: str, id: str, task: dict[str, Any], found: Sequence[Any],
         if sealed is not None:
             contents.members.append(member(name, lock.open(sealed, place(queue, id, name))))
     if more is not None:
-        known = json.loads(lock.open(more, place(queue, id, "more")))
+        opened = lock.open(more, place(queue, id, "more"))
+        known = parse(opened)
         contents.webhook = known.get("webhook")
         if "token" in known:
-            contents.members.append(b'"token":' + as_json(known["token"]))
+            contents.members.append(b'"token":' + as_json(exactly(opened, known, "token")))
     return contents

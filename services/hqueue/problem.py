@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from common.http.answers import Header
-from common.http.json import dumps
+from penstock.exact_json import as_json
 
 TYPE: Final[Header] = (b"content-type", b"application/problem+json")
 MORE: Final[dict[int, Header]] = {
@@ -40,4 +40,4 @@ class Problem(Exception):
     @property
     def body(self) -> bytes:
         """Return the document as JSON."""
-        return dumps(self.content) + b"\n"
+        return as_json(self.content) + b"\n"

@@ -5,9 +5,9 @@ from hashlib import sha1
 from typing import Any
 
 from common.http.answers import JSON
-from common.http.json import dumps
+from penstock.exact_json import as_json
 from services.hqueue.bodies import Backoff, NewTask, Rewind, read
-from services.hqueue.content import as_json, content_of, parse
+from services.hqueue.content import content_of, parse
 from services.hqueue.problem import Problem
 from services.hqueue.request import Request, Response
 from services.hqueue.seals import Lock, place
@@ -35,9 +35,9 @@ class ProducerActions:
         shown = [{"taskId": id, "index": index, "state": state} for id, index, state, _ in added]
         status = 201 if any(is_new for *_, is_new in added) else 200
         if isinstance(given, list):
-            return Response(status, dumps(shown) + b"\n")
+            return Response(status, as_json(shown) + b"\n")
         location = f"/queues/{request.route.service}/tasks/{added[0][0]}".encode()
-        return Response(status, dumps(shown[0]) + b"\n", (JSON, (b"location", location)))
+        return Response(status, as_json(shown[0]) + b"\n", (JSON, (b"location", location)))
 
     async def _new(self, queue: str, body: NewTask, lock: Lock) -> New:
         """Return a task as it is stored; names, keys and types of errors are not sealed, keys are digests."""
@@ -72,7 +72,9 @@ class ProducerActions:
         if state is None:
             raise Problem(404, NO_TASK)
         if state == "held":
-            return Response(202, dumps({"taskId": request.route.id, "state": "held", "cancelRequested": True}) + b"\n")
+            return Response(
+                202, as_json({"taskId": request.route.id, "state": "held", "cancelRequested": True}) + b"\n"
+            )
         if state != "cancelled":
             raise Problem(409, f"the task has ended: it is {state}", state=state)
         return Response(204, b"", ())
@@ -87,7 +89,7 @@ class ProducerActions:
         state = json.loads(record)["state"]  # it waits, or is blocked by another one with its key
         if not is_done:
             raise Problem(409, "the task is not dead", state=state)
-        return Response(200, dumps({"taskId": id, "state": state}) + b"\n")
+        return Response(200, as_json({"taskId": id, "state": state}) + b"\n")
 
     async def rewind(self, request: Request) -> Response:
         """Let tasks behind an index that have ended wait again."""
@@ -95,4 +97,4 @@ class ProducerActions:
         while found := await self._served.store.page(request.queue, after, PAGE):
             count += await self._served.store.again(request.queue, [id for id, _ in found], dead_only=False)
             after = json.loads(found[-1][1])["index"]
-        return Response(200, dumps({"rewound": count}) + b"\n")
+        return Response(200, as_json({"rewound": count}) + b"\n")

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from common.http.json import dumps
+from penstock.exact_json import as_json
 from services.hqueue.bodies import Listing, Look, read_query
 from services.hqueue.outcome import contents_of, status_of
 from services.hqueue.problem import Problem
@@ -33,7 +33,7 @@ class QueryActions:
         if request.route.is_original:
             old = {task["worker"]: f"{task['index']:.0f}:{task['taken'] * 1000:.0f}" for _, task in pairs}
             fetched = max((task["index"] for _, task in pairs), default=0)
-            return Response(200, dumps({"INDEX": int(float(last)), "FETCHED": int(fetched)} | old) + b"\n", NO_STORE)
+            return Response(200, as_json({"INDEX": int(float(last)), "FETCHED": int(fetched)} | old) + b"\n", NO_STORE)
         age = None if oldest is None else max(0.0, round(int(now) - json.loads(oldest)["added"], 3))
         shown = {
             "service": request.route.service, "index": int(float(last)), "waiting": waiting, "delayed": delayed,
@@ -46,7 +46,7 @@ class QueryActions:
                 for id, task in pairs
             ],
         }  # fmt: skip
-        return Response(200, dumps(shown) + b"\n", NO_STORE)
+        return Response(200, as_json(shown) + b"\n", NO_STORE)
 
     async def page(self, request: Request) -> Response:
         """List tasks without their values; ``next`` is where to go on, if there may be more."""
@@ -61,10 +61,10 @@ class QueryActions:
                 if wanted.state in (None, task["state"]):
                     shown.append(status_of(id, task))
                     if len(shown) == wanted.most:
-                        return Response(200, dumps({"tasks": shown, "next": index}) + b"\n", NO_STORE)
+                        return Response(200, as_json({"tasks": shown, "next": index}) + b"\n", NO_STORE)
             if len(found) < PAGE:
-                return Response(200, dumps({"tasks": shown}) + b"\n", NO_STORE)
-        return Response(200, dumps({"tasks": shown, "next": index}) + b"\n", NO_STORE)
+                return Response(200, as_json({"tasks": shown}) + b"\n", NO_STORE)
+        return Response(200, as_json({"tasks": shown, "next": index}) + b"\n", NO_STORE)
 
     async def show(self, request: Request) -> Response:
         """Show a task; with ``wait`` only once it has ended, or the time is over."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 import structlog
 
 from common.http.answers import JSON
-from common.http.json import dumps
 from penstock.errors import Unopenable
+from penstock.exact_json import as_json
 from services.hqueue.bodies import Ack, B, Fetch, Heartbeat, OldAck, OldFetch, read, read_query
 from services.hqueue.content import JSON_KIND, content_of, member, parse
 from services.hqueue.problem import Problem
@@ -93,13 +93,13 @@ class WorkerActions:
             [found] = await self._ack(request, [read(Ack, given)])
             if isinstance(found, Problem):
                 raise found
-            return Response(200, dumps(_acknowledged(found)) + b"\n")
+            return Response(200, as_json(_acknowledged(found)) + b"\n")
         bodies = [read(Ack, each) for each in several(given)]
         if any(body.worker_id for body in bodies):  # which task a worker fetched last depends on the one before
             states = [state for body in bodies for state in await self._ack(request, [body])]
         else:
             states = await self._ack(request, bodies)
-        return Response(200, dumps([_acknowledged(state) for state in states]) + b"\n")
+        return Response(200, as_json([_acknowledged(state) for state in states]) + b"\n")
 
     async def _ack(self, request: Request, bodies: Sequence[Ack]) -> list[str | Problem]:
         """End attempts in one call; return the state of each task, or why nothing has changed."""

@@ -16,8 +16,12 @@ Reader = Callable[[bytes], bytes]
 def reader(by: str, field: str | None) -> Reader | None:
     """Return what reads the key of a message; None if the server makes it, as the SHA-1 of the message."""
     if by == "id":
-        return lambda message: _key("id", correlation_of(message).xid)
+        return _key_of_id
     return (lambda message: _key_of_field(message, field)) if field else None
+
+
+def _key_of_id(message: bytes) -> bytes:
+    return _key("id", correlation_of(message).xid)
 
 
 def _key_of_field(message: bytes, field: str) -> bytes:

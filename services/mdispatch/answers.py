@@ -1,6 +1,5 @@
 """Delivery of workers' answers to the reply lists of their requests."""
 
-import json
 from collections import OrderedDict
 from typing import Any, Final
 
@@ -8,7 +7,8 @@ from common.context import Context
 from common.registered_lists import RegisteredLists
 from common.tracking.completion import Completion, Completions, CompletionSource, attempt_of
 from common.tracking.reply_lists import ReplyRules
-from penstock.tracking.correlation import xid_of
+from penstock.encoding import encoded
+from penstock.tracking.correlation import as_xid, id_of, is_like_a_number, xid_of
 from penstock.tracking.details import seconds_of
 from penstock.tracking.policy import Policy
 from services.mdispatch.settings import Settings
@@ -62,11 +62,12 @@ def reply_rules(context: Context[Settings]) -> ReplyRules:
 def parse_answer(answer: bytes) -> Completion:
     """Parse an answer: a JSON object with the request's ``meta.id``, and perhaps ``meta.attempt`` and ``meta.work``."""
     try:
-        meta = json.loads(answer)["meta"]
-        xid = xid_of(meta["id"])
-        attempt, work = meta.get("attempt"), seconds_of(meta.get("work"))
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        xid, attempt, work = b"", None, None
+        id, meta = id_of(answer)
+    except (ValueError, RecursionError):
+        id, meta = None, {}
+    xid = xid_of(id)
     if not xid:
         return Completion("badAnswer", words="expected a JSON object with the request's meta.id")
-    return Completion("answer", xid=xid, attempt=attempt_of(attempt) or "", work=work)
+    other = as_xid(encoded(id)) if type(id) is str and is_like_a_number(id) else b""
+    attempt, work = attempt_of(meta.get("attempt")) or "", seconds_of(meta.get("work"))
+    return Completion("answer", xid=xid, attempt=attempt, work=work, other=other)

@@ -1,10 +1,11 @@
 """Parser of the entries that workers push to a namespace's ``done`` list."""
 
-import json
 from typing import Any, Final
 
 from common.tracking.completion import Completion, attempt_of
-from penstock.tracking.correlation import OBJECT, xid_of
+from penstock.encoding import decoded, encoded
+from penstock.exact_json import exactly, parse
+from penstock.tracking.correlation import OBJECT, as_xid, is_like_a_number, xid_of, xid_of_digits
 from penstock.tracking.details import seconds_of
 
 MAX_ERROR_BYTES: Final = 65_536
@@ -22,31 +23,39 @@ def parse_done(entry: bytes, done_by: str = "either") -> Completion:
     if not OBJECT.match(entry):
         return _parse_text(entry, done_by)
     try:
-        fields = json.loads(entry)
+        fields = parse(entry)
+        id, named = _id_of(exactly(entry, fields, "id")), exactly(entry, fields, "xid")
     except (ValueError, RecursionError):
         return Completion("badDone", words=UNREADABLE)
-    id, xid = _id_of(fields.get("id")), xid_of(fields.get("xid"))
+    xid = xid_of(named)
     if not id and not xid:
         return Completion("badDone", words=UNREADABLE)
     attempt = attempt_of(fields.get("attempt"))
     if attempt is None:
         return Completion("badDone", words=NO_ATTEMPT)
-    named = Completion("done", id, b"" if id else xid, attempt, work=seconds_of(fields.get("work")))
+    said = Completion("done", id, b"" if id else xid, attempt, work=seconds_of(fields.get("work")))
+    if not id and type(named) is str and is_like_a_number(named):
+        said = said._replace(other=as_xid(encoded(named)))
     if "touch" in fields:
-        return _touch(named, fields["touch"])
+        return _touch(said, fields["touch"])
     if fields.get("error") is None:
-        return named
+        return said
     words = str(fields["error"]).encode(errors="surrogatepass")[:MAX_ERROR_BYTES]
-    return named._replace(verdict="final" if fields.get("retry") is False else "failed", words=words)
+    return said._replace(verdict="final" if fields.get("retry") is False else "failed", words=words)
 
 
 def _parse_text(entry: bytes, done_by: str) -> Completion:
     if entry.isdigit():
         number = entry.lstrip(b"0") or b"0"
-        return Completion("done", id=b"" if done_by == "xid" else number, xid=b"" if done_by == "id" else number)
+        if done_by == "id":
+            return Completion("done", id=number)
+        other = entry if entry != number else b'"%b"' % number
+        id = b"" if done_by == "xid" else number
+        return Completion("done", id=id, xid=xid_of_digits(entry), other=as_xid(other))
     if not entry or done_by == "id":
         return Completion("badDone", words=NO_ID if entry else UNREADABLE)
-    return Completion("done", xid=entry)
+    text = decoded(entry)
+    return Completion("done", xid=as_xid(entry), other=xid_of(text) if is_like_a_number(text) else b"")
 
 
 def _touch(named: Completion, seconds: Any) -> Completion:
@@ -56,5 +65,5 @@ def _touch(named: Completion, seconds: Any) -> Completion:
 
 
 def _id_of(value: object) -> bytes:
-    name = xid_of(value)
+    name = value.encode(errors="replace") if type(value) is str else xid_of(value)
     return (name.lstrip(b"0") or b"0") if name.isdigit() else b""

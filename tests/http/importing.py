@@ -13,9 +13,10 @@ from common.connections import Connections
 from common.context import Context
 from common.durability import Durability
 from common.http.access import Access
-from common.http.json import dumps, loads
+from common.http.json import loads
 from common.logs import logger
 from common.outage import Outage
+from penstock.exact_json import as_json
 from penstock.keys import Keys
 from services.himporter.service import Importer
 from services.himporter.settings import Settings
@@ -54,7 +55,7 @@ class Importing:
     async def answer(self, request: dict[str, Any], status: int = 200, **more: Any) -> None:
         """Push an answer as a worker does."""
         answer = {"id": request["id"], "status": status, "headers": [], **more}
-        await self.redis.lpush(request["replyTo"], dumps(answer))
+        await self.redis.lpush(request["replyTo"], as_json(answer))
 
     def count(self, name: str) -> int:
         """Return a counter, whether it was written or not."""

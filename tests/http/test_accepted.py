@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from common.http.json import dumps
+from penstock.exact_json import as_json
 from tests.http.clients import Answer, Client
 from tests.http.importing import KEYS, OUT, Importing, importing
 
@@ -297,8 +297,8 @@ async def test_an_answer_counts_however_much_progress_comes_before_and_behind(he
     async with here.connect() as client:
         location = str((await ask(client, "/a", PREFER)).header("location"))
         request = await here.request()
-        progress = [dumps({"id": request["id"], "progress": number}) for number in range(2_500)]
-        answer = dumps({"id": request["id"], "status": 201, "body": "answer"})
+        progress = [as_json({"id": request["id"], "progress": number}) for number in range(2_500)]
+        answer = as_json({"id": request["id"], "status": 201, "body": "answer"})
         await here.redis.lpush(request["replyTo"], *progress[:before], answer, *progress[before:], progress[-1])
         state = json.loads((await ask(client, location)).body)
         assert (state["state"], state["status"], state.get("progress")) == ("done", 201, 2_499 if before else None)

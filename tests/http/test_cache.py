@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from common.http.json import dumps, loads
+from common.http.json import loads
+from penstock.exact_json import as_json
 from services.himporter.page import Page
 from tests.http.clients import Answer, Client
 from tests.http.importing import KEYS, OUT, Importing, importing
@@ -58,7 +59,7 @@ async def pass_time(here: Importing, path: str) -> dict[str, Any]:
     mark, head, body = content.split(b"\n", 2)
     kept: dict[str, Any] = loads(head)
     older = {name: kept[name] - 100 for name in ("until", *([] if kept["tags"] else ["asked"]))}
-    await here.redis.set(key, b"\n".join([mark, dumps(kept | older), body]), keepttl=True)
+    await here.redis.set(key, b"\n".join([mark, as_json(kept | older), body]), keepttl=True)
     return kept
 
 

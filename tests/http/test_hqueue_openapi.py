@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import TypeAdapter
 
-from common.http.json import dumps
+from penstock.exact_json import as_json
 from services.hqueue.bodies import Base64, NewTask, read
 from services.hqueue.handler import RequestHandler
 from services.hqueue.openapi import document
@@ -61,7 +61,7 @@ def operations(described: Any) -> Iterator[tuple[str, str, Any]]:
     ids=["plain", "tokens", "sealed", "webhooks"],
 )
 def test_the_document_is_valid_openapi_3_1(more: Any) -> None:
-    described = json.loads(dumps(document(settings(**more))))
+    described = json.loads(as_json(document(settings(**more))))
     assert described["openapi"].startswith("3.1.")
     assert [str(error) for error in OpenAPIV31SpecValidator(described).iter_errors()] == []
     for schema in described["components"]["schemas"].values():
@@ -232,7 +232,7 @@ async def test_the_document_and_the_page_need_no_token_and_only_can_be_read() ->
         linked = b"Host: a.example\r\nSec-Fetch-Site: cross-site\r\n"
         answer = await client.ask(b"GET /openapi.json HTTP/1.1\r\n%b\r\n" % linked)
         assert (answer.status, answer.header("content-type")) == (200, "application/json")
-        assert json.loads(answer.body) == json.loads(dumps(document(settings())))
+        assert json.loads(answer.body) == json.loads(as_json(document(settings())))
         answer = await client.ask(b"GET / HTTP/1.1\r\nHost: queues.example:81\r\n\r\n")
         assert (answer.status, answer.header("content-type")) == (200, "text/html; charset=utf-8")
         assert b"queues.example:81/queues/resize/tasks" in answer.body

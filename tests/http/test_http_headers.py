@@ -6,6 +6,7 @@ from common.http import json
 from common.http.answers import end_to_end, is_name, is_value
 from common.http.message import answer_of
 from common.http.proxies import Proxies
+from penstock import exact_json
 
 FOR = b"x-forwarded-for"
 
@@ -55,11 +56,12 @@ def test_addresses_of_trusted_proxies() -> None:
 def test_json_is_the_same_with_and_without_orjson(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not fast:
         monkeypatch.setattr(json, "orjson", None)
+        monkeypatch.setattr(exact_json, "orjson", None)
     value = {"a": [1, "ä", None, True], "b": {"c": ""}}
-    assert json.dumps(value) == '{"a":[1,"ä",null,true],"b":{"c":""}}'.encode()
-    assert json.loads(json.dumps(value)) == value
+    assert exact_json.as_json(value) == '{"a":[1,"ä",null,true],"b":{"c":""}}'.encode()
+    assert json.loads(exact_json.as_json(value)) == value
     if not fast:
-        assert json.dumps(json.loads(b'"\\ud800"')) == b'"\\ud800"'
+        assert exact_json.as_json(json.loads(b'"\\ud800"')) == b'"\\ud800"'
     for text in (b"{", b"\xff", b"[" * 100_000, b"NaN", b"[-Infinity]", b"1e999"):
         assert _is_refused(text)
 

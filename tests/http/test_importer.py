@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from common.http.json import dumps
 from penstock.encoding import decoded, decoded_fields
+from penstock.exact_json import as_json
 from penstock.transient import is_full
 from tests.http.importing import KEYS, OUT, Importing, importing
 from tests.support.harness import PATIENCE, eventually
@@ -102,7 +102,7 @@ async def test_an_id_may_be_in_meta_as_mdispatch_passes_it_on(here: Importing) -
     async with here.connect() as client:
         await client.send(GET + b"\r\n")
         request = await here.request()
-        await here.redis.lpush(request["replyTo"], dumps({"meta": {"id": request["id"]}, "status": 204}))
+        await here.redis.lpush(request["replyTo"], as_json({"meta": {"id": request["id"]}, "status": 204}))
         assert (await client.answer()).status == 204
 
 

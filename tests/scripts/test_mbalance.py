@@ -175,6 +175,30 @@ async def test_the_same_text_goes_to_the_same_list_and_few_move_if_a_list_goes(r
 
 
 @pytest.mark.parametrize(
+    "spellings",
+    [
+        ["1", "1.0", "1e0", "100E-2"],
+        ["0.1", "1e-1", "0.10"],
+        ["9007199254740993", "9007199254740993.0"],
+        ['{"a":1,"b":[true,null,"x"]}', '{"b": [true, null, "\\u0078"], "a": 1.0}'],
+        ["[]", "[ ]"],
+    ],
+)
+async def test_equal_values_go_to_the_same_list_however_they_are_written(redis: Redis, spellings: list[str]) -> None:
+    lists = tuple(f"list{number}" for number in range(16))
+    await push(redis, SOURCE, [f'{{"key": {each}, "n": {place}}}' for place, each in enumerate(spellings * 8)])
+    await move(redis, lists, policy="hash", field="key")
+    assert sorted(await lengths(redis, lists))[-2:] == [0, 8 * len(spellings)]
+
+
+async def test_numbers_of_19_digits_are_spread_over_the_lists(redis: Redis) -> None:
+    """A step of 4,096, as of ids that are made of a time."""
+    await push(redis, SOURCE, [f'{{"key": {1541815603606036480 + 4096 * number}}}' for number in range(400)])
+    await move(redis, ABC, policy="hash", field="key")
+    assert min(await lengths(redis)) > 80
+
+
+@pytest.mark.parametrize(
     "message", [b"", b"\xff\x00", b"[1]", b"7", b'{"meta": 1}', b'{"meta": {"key": []}}', b"[" * 2000]
 )
 async def test_a_message_without_the_field_is_hashed_as_a_whole(redis: Redis, message: bytes) -> None:

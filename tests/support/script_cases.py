@@ -42,7 +42,8 @@ def _lease(draw: Draw) -> Given:
 @case("tracking/identify")
 def _identify(draw: Draw) -> Given:
     ways: list[str] = [draw.choice(["done", "failed", "touch"]) for _ in range(draw.randint(0, MANY))]
-    return {"names": [draw.choice([draw.tracked(), draw.chain(1, 2)]) for _ in range(2 * len(ways))], "ways": ways}
+    names = [draw.choice([draw.tracked(), draw.chain(1, 2)]) for _ in range(3 * len(ways))]
+    return {"names": names, "prefix": 2, "ways": ways}
 
 
 @case("tracking/finish")

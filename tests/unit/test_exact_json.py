@@ -1,14 +1,16 @@
-"""Ids and fields of messages are the same with and without orjson."""
+"""Equal values of JSON have one form, all others another, with and without orjson."""
 
 import json
+from decimal import Decimal
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 from common.json_field import object_of, value_at
 from penstock import exact_json
+from penstock.exact_json import as_json, canonical, canonical_number, exactly, parse, parse_whole
 from penstock.tracking.correlation import correlation_of
 
 NUMBERS = some.integers(-(2**70), 2**70) | some.floats() | some.sampled_from([2**63, 2**64, -(2**63) - 1, 10**400])
@@ -54,6 +56,74 @@ def test_any_message_has_the_same_id_and_fields(id: object, other: object, escap
 @pytest.mark.parametrize("message", RAW, ids=lambda message: repr(message[:40]))
 def test_odd_messages_have_the_same_id_and_fields(message: bytes) -> None:
     assert_same(message)
+
+
+def value_of(text: str) -> object:
+    """Return a value that Python finds equal for equal JSON, by means of its own: decimals and tuples with a type."""
+    found = json.loads(text, parse_float=Decimal, parse_int=Decimal)
+
+    def typed(value: object) -> object:
+        if isinstance(value, dict):
+            return "object", frozenset((name, typed(each)) for name, each in value.items())
+        if isinstance(value, list):
+            return "array", tuple(map(typed, value))
+        return type(value).__name__, value
+
+    return typed(found)
+
+
+NUMBERS_AS_TEXT = some.builds(
+    "{}{}{}{}".format,
+    some.sampled_from(["", "-"]),
+    some.sampled_from(["0", "1", "10", "100", "1795880000", "9007199254740993", "1" + "0" * 22]),
+    some.sampled_from(["", ".0", ".5", ".50", ".123456788", ".123456789", ".000"]),
+    some.sampled_from(["", "e0", "E+1", "e-1", "e-7", "e-10", "e22", "e400", "e-400", "e500"]),
+)
+TEXTS = some.sampled_from(['"1"', '"a"', '"\\u0061"', "true", "null", '""', '"NaN"'])
+SPELLED = some.recursive(
+    NUMBERS_AS_TEXT | TEXTS,
+    lambda inner: (
+        some.lists(inner, max_size=2).map(lambda each: f"[{', '.join(each)}]")
+        | some.tuples(inner, inner).map(lambda two: '{{"x": {}, "y": {}}}'.format(*two))
+        | some.tuples(inner, inner).map(lambda two: '{{"y":{},"x":{}}}'.format(*two))
+    ),
+    max_leaves=4,
+)
+
+
+@given(SPELLED, SPELLED)
+@example("1e400", "1e500")
+@example("1795880000.123456788", "1795880000.123456789")
+@example("1000.0", "1e3")
+@example("12e-1", "1.20")
+@example("0.1", "0.10000000000000001")
+@example("-0", "0.000")
+@example("1e-400", "0")
+@example('{"x": 1, "y": "1"}', '{"y":"1","x":1.0}')
+def test_two_values_have_one_canonical_form_if_and_only_if_they_are_equal(one: str, other: str) -> None:
+    forms = []
+    for text in (one, other):
+        message = f'{{"v": {text}}}'.encode()
+        forms.append(canonical(exactly(message, parse(message), "v")))
+        assert value_of(forms[-1]) == value_of(text)
+    assert (forms[0] == forms[1]) == (value_of(one) == value_of(other))
+
+
+@given(SPELLED)
+def test_what_is_only_passed_on_keeps_its_digits(text: str) -> None:
+    assert value_of(as_json(parse_whole(text.encode())).decode()) == value_of(text)
+    with patch.object(exact_json, "orjson", None):
+        assert value_of(as_json(parse_whole(text.encode())).decode()) == value_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.", ".5", "+1", "0x1", "NaN", "1e" + "9" * 5_000])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a number|digits"):
+        canonical_number(text)
+
+
+def test_a_short_number_never_becomes_long() -> None:
+    assert max(len(canonical_number(f"1e{exponent}")) for exponent in range(-999, 999)) < 25
 
 
 def test_large_ids_that_differ_in_their_last_digit_stay_apart() -> None:

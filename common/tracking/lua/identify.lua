@@ -1,7 +1,9 @@
 -- Find the messages that workers mean: the oldest with that xid, or the one with that id.
 --
--- KEYS names...   hash  two an entry: the record of the message with that id, the record of that xid (the same key twice
---                       if it can only be one of them)
+-- KEYS names...   hash  three an entry: the record of the message with that id, the record of that xid (the same key twice
+--                       if it can only be one of them), and of another xid that it may stand for (else the second again):
+--                       that one counts unless it is of a number in `meta.id`
+-- ARGV prefix     how many bytes of the name of an xid's record come before the xid
 -- ARGV ways...    what an entry reports: `done` or `failed`, of which each further one with the same xid means the next
 --                 message, or `touch`, which always means the oldest. A dead message has none after it
 -- Returns four an entry: id (empty if it is the id that was given), xid, the list for the answer, and 1 if the number that
@@ -29,11 +31,17 @@ local function called(key, way)
 end
 
 for place, way in ipairs(ways) do
-  local record, key = names[2 * place - 1], names[2 * place]
+  local record, key, other = names[3 * place - 2], names[3 * place - 1], names[3 * place]
   local either = record ~= key
-  local id = either and called(key, way)
-  local xid = not id and tracked(record)
-  if not id then id = xid and '' or not either and called(key, way) end
+  local xid = not either and tracked(record)
+  local id = not xid and called(key, way)
+  if not xid and not id and other ~= key and redis.pcall('HGET', other, 'type') ~= 'metaNumber' then
+    id, key, xid = called(other, way), other, string.sub(other, prefix + 1)
+  end
+  if not id then
+    xid = tracked(record)
+    id = xid and ''
+  end
   local answer = id and id ~= '' and redis.call('HGET', key, 'replyTo:' .. id)
   found[4 * place - 3], found[4 * place - 2], found[4 * place - 1] = id, id and (xid or ''), answer
   found[4 * place] = id and id ~= '' and either and tracked(record) and 1 or 0

@@ -7,13 +7,34 @@ local PRIME = 4294967291
 -- Return a number of `digits` hexadecimal digits.
 local function hash_of(text, digits) return tonumber(string.sub(redis.sha1hex(text), 1, digits), 16) end
 
--- Return the value at `path` in a JSON object, if it is a text or a number; else the message.
+-- Return a value of JSON as text: the same for equal values, whatever the order of members and the spelling of numbers.
+-- The server reads a number as a double; those that differ behind its 17th digit share a list.
+local function canonical(value)
+  local kind = type(value)
+  if kind == 'string' then return cjson.encode(value) end
+  if kind == 'number' then
+    local short = tostring(value)
+    return tonumber(short) == value and short or string.format('%.17g', value)
+  end
+  if kind ~= 'table' then return tostring(value) end
+  local parts = {}
+  if #value > 0 then
+    for place, each in ipairs(value) do parts[place] = canonical(each) end
+    return '[' .. table.concat(parts, ',') .. ']'
+  end
+  for name, each in pairs(value) do parts[#parts + 1] = cjson.encode(name) .. ':' .. canonical(each) end
+  table.sort(parts)
+  return '{' .. table.concat(parts, ',') .. '}'
+end
+
+-- Return the value at `path` in a JSON object, a text as it is; the message if there is none.
 local function text_of(message, path)
   if #path == 0 then return message end
   local sound, found = pcall(cjson.decode, message)
   found = sound and found
   for _, name in ipairs(path) do found = type(found) == 'table' and found[name] end
-  return (type(found) == 'string' or type(found) == 'number') and tostring(found) or message
+  if type(found) == 'string' then return found end
+  return found and found ~= cjson.null and canonical(found) or message
 end
 
 -- Return a function that appends each of `count` messages to the table of its list in `groups`, and adds to `fill`;

@@ -35,7 +35,7 @@
 --                  it is, as `retryBudget`, instead of a retry beyond the share
 -- Returns how many were looked at, and how many of these were acted on; one that is not due any more, or in another attempt,
 -- is left. Run twice: nothing is due.
-local call, pcall = redis.call, redis.pcall
+local call, try, pcall = redis.call, pcall, redis.pcall
 local time = call('TIME')
 local now, stamp = time[1] + time[2] / 1e6, string.format('%d.%06d', time[1], time[2])
 local at, deadline = string.format('%d%03d', time[1], time[2] / 1000), string.format('%.6f', now + timespan)
@@ -92,6 +92,13 @@ local function deliver(record, xid_key, queue, id, known)
   end
 end
 
+-- Return the id of a request as JSON, as it is in answers: see `penstock/tracking/correlation.py`.
+local function id_of(kind, known)
+  if kind == 'metaNumber' or string.byte(known.xid) == 34 then return known.xid end
+  local sound, found = try(cjson.decode, kind == 'metaLong' and known.message or '')
+  return cjson.encode(sound and type(found.meta.id) == 'string' and found.meta.id or known.xid)
+end
+
 -- Push a dead letter, send an error to the list for the answer, and leave a tombstone that identifies a late `done`.
 local function bury(record, xid_key, answer, id, known, reason)
   local kind = unlink(xid_key, id)
@@ -109,8 +116,7 @@ local function bury(record, xid_key, answer, id, known, reason)
   end
   if answer ~= record then
     local words = {reason = reason, attempts = known.attempts, words = known.error}
-    local name = kind == 'metaNumber' and known.xid or cjson.encode(known.xid)
-    send(answer, '{"meta":{"id":' .. name .. '},"error":' .. cjson.encode(words) .. '}', now, tonumber(life), lasting)
+    send(answer, '{"meta":{"id":' .. id_of(kind, known) .. '},"error":' .. cjson.encode(words) .. '}', now, tonumber(life), lasting)
   elseif known.replyTo then
     tally(answers_sent, 'refused')
   end
