@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.bus.location import Located
-from penstock.bus.numbers import MAX_TTL, is_whole
+from penstock.bus.numbers import check_attaching
 from penstock.bus.scripts import ATTACH
 from penstock.encoding import parse_whole
 from penstock.errors import Gone, Moving, Unavailable, WrongCall
@@ -49,8 +49,7 @@ class Attached(Located):
         self._bus.check_connected()
         if self.is_attached:
             raise WrongCall(f"queue {self.name}: attached already")
-        if not (is_whole(ttl, 1, MAX_TTL) and is_whole(maxsize, 0)):
-            raise WrongCall(f"ttl={ttl!r}, maxsize={maxsize!r}: expected whole seconds from 1 to 10^9, and at least 0")
+        check_attaching(ttl, maxsize)
         if self._attaching is None:
             self._options = {"ttl": int(ttl), "maxsize": int(maxsize), "discover": "true" if discoverable else "false"}
             self._goes_on = False
@@ -102,6 +101,12 @@ class Attached(Located):
         self._alive_at = when
         if self._discoverable:
             self._bus.announce(self._metadata, self.seconds)
+
+    def note_ttl(self, seconds: int) -> None:
+        """Note that somebody has given the queue another ttl (s)."""
+        if self.is_attached and seconds != self.seconds:
+            self.seconds = seconds
+            self._bus.keep_alive(self)
 
     async def note_gone(self, since: float) -> bool:
         """Find out why the queue did not exist for a call of ``since`` (monotonic).

@@ -1,7 +1,7 @@
 """A channel: two ends that send to each other, each over a queue of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, overload
@@ -13,6 +13,8 @@ from penstock.bus.consumption import Consumption
 from penstock.bus.events import Emitter, Handler
 from penstock.bus.handover import Handover
 from penstock.bus.message import Message
+from penstock.bus.mode import Mode
+from penstock.bus.numbers import check_attaching, check_id
 from penstock.bus.queue import Queue
 from penstock.errors import Gone, PenstockError, WrongCall
 from penstock.log import Log
@@ -26,6 +28,8 @@ MESSAGE: Final = b":2:"
 DISCONNECT: Final = b":3:"
 END: Final = b":4:"
 """How the body of each message begins."""
+MAX_ROLE: Final = 200
+ATTACHING: Final = frozenset({"ttl", "maxsize", "discoverable"})
 _log: Final = Log("penstock.bus")
 
 
@@ -51,6 +55,8 @@ class Channel(Emitter):
 
     def __init__(self, bus: "Bus", name: str, local: str, remote: str) -> None:
         super().__init__()
+        check_role(local)
+        check_role(remote)
         self.name, self.local, self.remote = name, local, remote
         self._bus = bus
         self._incoming: Queue | None = None
@@ -108,6 +114,7 @@ class Channel(Emitter):
 
     async def send_to(self, endpoint: str, message: Payload | Any, *, json: bool = False) -> int:
         """Send a message to the role ``endpoint`` without connecting."""
+        check_role(endpoint)
         queue = self._bus.queue_without_outbox(f"channel:{endpoint}:{self.name}")
         await queue.attach()
         try:
@@ -124,6 +131,7 @@ class Channel(Emitter):
         """Acknowledge all messages up to ``id``; ignored unless the channel is ``reliable``."""
         if self._incoming is None:
             raise WrongCall(f"channel {self.name}: expected `connect` or `listen` before `ack`")
+        check_id(id)
         for each in [each for each in self._unacknowledged if each <= id]:
             del self._unacknowledged[each]
         return self._incoming.ack(self._then_settled(id))
@@ -151,7 +159,7 @@ class Channel(Emitter):
     async def _open(self, local: str, remote: str, options: dict[str, Any]) -> None:
         if self.is_attached:
             raise WrongCall(f"channel {self.name}: connected already")
-        attaching = {name: options.pop(name) for name in ("ttl", "maxsize", "discoverable") if name in options}
+        attaching, options = opening(options)
         incoming = self._bus.queue_without_outbox(f"channel:{local}:{self.name}")
         outgoing = self._bus.queue_without_outbox(f"channel:{remote}:{self.name}")
         self._remote_is_connected, self._unacknowledged = False, {}
@@ -261,3 +269,18 @@ class Channel(Emitter):
             del self._unacknowledged[each]
             last = max(last, each)
         return last
+
+
+def opening(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return options of ``connect`` as those of ``Queue.attach``, and of ``Queue.consume``. Raise ``WrongCall``."""
+    attaching = {name: value for name, value in options.items() if name in ATTACHING}
+    consuming = {name: value for name, value in options.items() if name not in ATTACHING}
+    check_attaching(attaching.get("ttl", 1), attaching.get("maxsize", 0))
+    Mode.of(consuming)
+    return attaching, consuming
+
+
+def check_role(role: object) -> None:
+    """Raise ``WrongCall`` if ``role`` could name a queue of another channel."""
+    if not isinstance(role, str) or ":" in role or not 0 < len(role) <= MAX_ROLE:
+        raise WrongCall(f"role {role!r}: expected 1 to {MAX_ROLE} characters, and no colon")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.bus.location import Located
-from penstock.bus.numbers import MAX_TTL, whole
+from penstock.bus.numbers import MAX_TTL, check_field, whole
 from penstock.bus.scripts import DESCRIBE
 from penstock.encoding import decoded, decoded_fields, encoded, parse_whole
 from penstock.errors import Gone, WrongCall
@@ -39,26 +39,35 @@ class Described(Located):
 
     async def get_metadata(self, field: str) -> str | None:
         """Return one field of the metadata; None if it does not exist."""
+        check_field(field)
         found = await (await self._home()).command("HGET", self.keys.metadata, encoded(field))
         return None if found is None else decoded(found)
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """Set ``fields`` of the metadata, and leave the others as they are.
 
-        Values are text; True and False become ``true`` and ``false``. Raise ``Gone`` if the queue does not exist.
+        Values are text; True and False become ``true`` and ``false``. Raise ``Gone`` if the queue does not exist. A
+        ``ttl`` holds from the next sign of life of anybody who is attached, at once if it is longer.
         """
         if own := OWN_FIELDS & fields.keys():
             raise WrongCall(f"the bus itself sets {', '.join(sorted(own))}: choose other names")
-        if "ttl" in fields and not whole(_as_text(fields["ttl"]), MAX_TTL):
+        if "ttl" in fields and not whole(as_text(fields["ttl"]), MAX_TTL):
             raise WrongCall(f"ttl={fields['ttl']}: expected whole seconds from 1 to 10^9")
-        if "maxsize" in fields and whole(_as_text(fields["maxsize"])) is None:
+        if "maxsize" in fields and whole(as_text(fields["maxsize"])) is None:
             raise WrongCall(f"maxsize={fields['maxsize']}: expected a number from 0 on")
-        words = [word for name, each in fields.items() for word in (encoded(name), _as_text(each))]
-        if words and not await self.call(DESCRIBE, metadata=self.keys.metadata, fields=words):
+        for name in fields:
+            check_field(name)
+        words = [word for name, each in fields.items() for word in (encoded(name), as_text(each))]
+        if not words:
+            return
+        ttl = await self.call(DESCRIBE, **self.keys.named, fields=words)
+        if not ttl:
             raise Gone(f"queue {self.name} does not exist")
+        self.note_ttl(ttl)
 
 
-def _as_text(value: object) -> bytes:
+def as_text(value: object) -> bytes:
+    """Return a value of the metadata as it is stored."""
     if isinstance(value, bool):
         return b"true" if value else b"false"
     return value if isinstance(value, bytes) else encoded(str(value))

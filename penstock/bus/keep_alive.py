@@ -102,10 +102,12 @@ class KeepAlive:
         begun = time.monotonic()
         keys = [key for queue in queues for key in queue.keys]
         try:
-            gone = await instance.run(TOUCH, keys=keys, ttls=[queue.seconds for queue in queues])
+            gone, changed = await instance.run(TOUCH, keys=keys, ttls=[queue.seconds for queue in queues])
         except (PenstockError, RedisError) as error:
             _log.warning("queues not kept alive", server=instance.address, queues=len(queues), reason=str(error))
             return
+        for place, ttl in zip(changed[::2], changed[1::2], strict=True):
+            queues[place - 1].note_ttl(ttl)
         missing = {queues[place - 1] for place in gone}
         for queue in queues:
             if queue not in missing:

@@ -50,6 +50,9 @@ class Located(Emitter):
         """Return whether messages can be pushed and consumed."""
         return self._ready.is_set()
 
+    def note_ttl(self, seconds: int) -> None:
+        """Note that the queue has another ttl (s)."""
+
     async def exists(self) -> bool:
         """Return whether the queue exists."""
         return bool(await (await self._home()).command("EXISTS", self.keys.metadata))

@@ -99,11 +99,15 @@ class Persistable:
         return bool(found)
 
     async def persist(self, ttl: int = TTL) -> None:
-        """Keep the object alive from now on: it lives for ``ttl`` seconds after ``unpersist`` or the end of the bus."""
+        """Keep the object alive from now on: it lives for ``ttl`` seconds after ``unpersist`` or the end of the bus.
+
+        If it is found to be gone, since its server has lost it, that is logged, and it is written again as it was saved
+        or loaded last.
+        """
         if not is_whole(ttl, 1, MAX_TTL):
             raise WrongCall(f"ttl={ttl!r}: expected whole seconds from 1 to 10^9")
         self.seconds = int(ttl)
-        await self._touch()
+        await self._keep_alive()
         if self._keeper is None:
             self._bus.ends_with(self)
             self._keeper = self._bus.spawn(self._keep())
@@ -151,14 +155,20 @@ class Persistable:
     async def _home(self, *, anew: bool = False) -> Instance:
         return await self._bus.home(self._key, anew=anew)
 
-    async def _touch(self) -> None:
-        await (await self._home()).command("EXPIRE", encoded(self._key), self.seconds)
+    async def _touch(self) -> bool:
+        """Let it live for ``seconds`` from now; return False if it does not exist."""
+        return bool(await (await self._home()).command("EXPIRE", encoded(self._key), self.seconds))
+
+    async def _keep_alive(self) -> None:
+        if not await self._touch() and self._clean:
+            _log.warning("object lost: written again", object=self.name)
+            await self._write(self._clean, whole=True)
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self.seconds / 3)
             try:
-                await self._touch()
+                await self._keep_alive()
             except (PenstockError, RedisError) as error:
                 _log.warning("object not kept alive", object=self.name, reason=str(error))
 

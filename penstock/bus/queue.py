@@ -14,6 +14,7 @@ from penstock.bus.description import Described
 from penstock.bus.fallback import BusOutbox, StoredPushes
 from penstock.bus.keys import CLOSED
 from penstock.bus.mode import Mode, ModeOptions, running
+from penstock.bus.numbers import check_id
 from penstock.bus.pushes import Pushes
 from penstock.bus.scripts import CLOSE, FLUSH
 from penstock.encoding import encoded
@@ -150,6 +151,7 @@ class Queue(Attached, Described):
         Several calls are sent as one. Await the result to know that the server has it. Raise ``Fenced`` if the messages
         were those of an ``exclusive`` consumption, and another consumer has the queue, or may have had it.
         """
+        check_id(id)
         return self._acks.add(None, id)
 
     def ack_for(self, consumption: Consumption, id: int) -> "asyncio.Future[None]":
@@ -157,16 +159,22 @@ class Queue(Attached, Described):
         return self._acks.add(consumption, id)
 
     async def close(self) -> None:
-        """Destroy the queue with its messages. Everybody attached to it hears ``closed``; their next push fails."""
+        """Destroy the queue with its messages. Everybody attached to it hears ``closed``; their next push fails.
+
+        Raise ``Unconfirmed`` if the connection was lost before the reply.
+        """
         if not self.is_attached:
             raise WrongCall(f"queue {self.name}: expected `attach` before `close`")
         await self.detach()
-        await self.call(CLOSE, **self.keys.named, lease=self.lease, channel=CLOSED, name=encoded(self.name))
+        await self.call_once(CLOSE, **self.keys.named, lease=self.lease, channel=CLOSED, name=encoded(self.name))
         self._bus.forget_home(self._metadata)
         self._closed = True
         self.emit("closed")
 
     async def flush(self) -> None:
-        """Delete all messages, those that are not acknowledged, too. Ids go on where they were."""
+        """Delete all messages, those that are not acknowledged, too. Ids go on where they were.
+
+        Raise ``Unconfirmed`` if the connection was lost before the reply: a second call could delete what came since.
+        """
         metadata, messages, _, toack = self.keys
-        await self.call(FLUSH, metadata=metadata, messages=messages, toack=toack)
+        await self.call_once(FLUSH, metadata=metadata, messages=messages, toack=toack)

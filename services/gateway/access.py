@@ -1,14 +1,23 @@
 """Who may use the gateway, and what: the secret, and the names and methods that are allowed."""
 
 import hmac
+import re
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Final
 
 from services.gateway.settings import Settings
 
-FIELDS: Final = {"queue": "queues", "channel": "channels", "pubsub": "topics", "persistify": "objects"}
+FIELDS: Final = {
+    "queue": "queues",
+    "channel": "channels",
+    "service": "services",
+    "pubsub": "topics",
+    "persistify": "objects",
+}
 """The setting that lists the names of each type."""
+WITHIN: Final = re.compile(r"channel:[^:]*:(?P<channel>.*)|service:(?P<service>.*?)(:replyTo:.*)?", re.DOTALL)
+"""The queues of channels and services."""
 ALWAYS: Final = frozenset({"on", "once", "promisify", "handled"})
 """Methods that change nothing."""
 
@@ -18,7 +27,7 @@ class Access:
 
     def __init__(self, settings: Settings) -> None:
         self._secrets = [_digest(each) for each in settings.secrets]
-        self._names = {type_: list(getattr(settings, field)) for type_, field in FIELDS.items()}
+        self._names = {type_: getattr(settings, field) for type_, field in FIELDS.items()}
         self._methods = settings.methods
         self._allowed: dict[tuple[str, str], bool] = {}
 
@@ -29,8 +38,18 @@ class Access:
         return same.index(True) if True in same else None
 
     def allows_name(self, type_: str, name: str) -> bool:
-        """Return whether a peer may use the object ``name``."""
-        return any(fnmatchcase(name, pattern) for pattern in self._names[type_])
+        """Return whether a peer may use the object ``name``.
+
+        The queue of a channel or a service is allowed as that is, or by a pattern of ``queues`` that begins so.
+        """
+        patterns = self._names[type_]
+        if type_ == "queue" and (within := WITHIN.fullmatch(name)):
+            kind = "service" if within["channel"] is None else "channel"
+            if self._names[kind] is not None:
+                if self.allows_name(kind, within[kind]):
+                    return True
+                patterns = [pattern for pattern in patterns or () if pattern.startswith(f"{kind}:")]
+        return any(fnmatchcase(name, pattern) for pattern in patterns or ())
 
     def allows_method(self, type_: str, method: str) -> bool:
         """Return whether a peer may call ``method`` of such an object."""

@@ -9,13 +9,14 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 import structlog
+from redis.exceptions import ResponseError
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from common.open_files import room_for
 from penstock.bus import Bus
-from penstock.bus.federation.frames import HEADER
-from penstock.errors import PenstockError
+from penstock.bus.federation.frames import HEADER, MAX_FRAME_HEADER
+from penstock.errors import PenstockError, Unavailable
 from services.gateway.access import Access
 from services.gateway.certificate import Certificate
 from services.gateway.login import Login, chosen
@@ -70,7 +71,7 @@ class Listener:
                 ssl=self._certificate.context if self._certificate else None,
                 create_connection=_bounded_by(room_for(2 * settings.max_connections)),
                 process_request=self._answer,
-                process_response=_announce,
+                process_response=self._announce,
                 subprotocols=None,
                 select_subprotocol=chosen,
                 server_header=None,
@@ -115,9 +116,21 @@ class Listener:
             self.counters["taken_over"] += 1
             await former.peer.leave(former)
 
-    def names_server(self, error: BaseException) -> bool:
-        """Return whether an error tells where the servers of the bus are, which peers need not know."""
-        return any(each.address in str(error) for each in self.bus.instances)
+    def told(self, error: BaseException, **where: object) -> str:
+        """Return what a peer hears of ``error``; what may tell where the servers of the bus are is logged instead.
+
+        That is each error that is none of ours: somebody else's words, such as those of an operating system.
+        """
+        text = f"{type(error).__name__}: {error}"
+        is_ours = isinstance(error, PenstockError | ResponseError | ValueError | TypeError | LookupError)
+        if is_ours and not isinstance(error, Unavailable) and not self._names_server(text):
+            return text
+        self.log.warning("not carried out", reason=text, **{name: each for name, each in where.items() if each})
+        return "Unavailable: the servers behind the gateway do not answer"
+
+    def _names_server(self, text: str) -> bool:
+        places = {place for each in self.bus.instances for place in (each.address, each.address.rpartition(":")[0])}
+        return "://" in text or any(place and place in text for place in places)
 
     def forget(self, session: str, served: Served) -> None:
         """Forget a session that has ended."""
@@ -137,6 +150,11 @@ class Listener:
         finally:
             self._open -= 1
             self.counters["disconnections"] += 1
+
+    def _announce(self, _: ServerConnection, request: Request, response: Response) -> None:
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            response.headers[HEADER] = "1"
+            response.headers[MAX_FRAME_HEADER] = str(self.settings.max_frame)
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         """Return the response to a request that is no websocket's, or is refused; None lets it in."""
@@ -170,8 +188,3 @@ def _bounded_by(most: int) -> type[ServerConnection]:
             super().connection_lost(exc)
 
     return Bounded
-
-
-def _announce(_: ServerConnection, request: Request, response: Response) -> None:
-    if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-        response.headers[HEADER] = "1"

@@ -27,6 +27,8 @@ def page(path: str, *, is_online: bool, serves_pages: bool) -> Response:
     if serves_pages and path in PAGES:
         name, kind = PAGES[path]
         fields = [("Content-Type", f"{kind}; charset=utf-8"), ("Cache-Control", "no-cache")]
+        if name == "bus.js":  # a module is imported from pages of other origins only with this
+            fields.append(("Access-Control-Allow-Origin", "*"))
         return _response(HTTPStatus.OK, (STATIC / name).read_bytes(), *fields, ("Content-Security-Policy", POLICY))
     return text(HTTPStatus.NOT_FOUND, "there are /, /bus.js, /live and /ready")
 

@@ -8,6 +8,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from penstock.bus.federation.frames import CLOSE, DATA, ID_BYTES, READY, Lines, dumped, methods_line
+from penstock.bus.federation.link import MAX_FRAME
 from penstock.bus.federation.liveness import keep_alive
 from penstock.bus.federation.writer import Writer
 from penstock.errors import PenstockError
@@ -35,7 +36,7 @@ class Peer:
         self._early: dict[bytes, list[bytes]] = {}
         """Frames that came while an object was being created."""
         self._tasks = set[asyncio.Task[None]]()
-        self._writer = Writer(self._written, lambda: self._confirmations.ping())
+        self._writer = Writer(self._written, lambda: self._confirmations.ping(), MAX_FRAME)
         self._calls = self._call_bytes = 0
         self._room = asyncio.Event()
         self._drained = asyncio.Event()
@@ -132,7 +133,7 @@ class Peer:
             served.take(self._lines[channel].feed(data))
         except (ValueError, TypeError, PenstockError) as error:
             self.count("errors")
-            served.emit("error", [f"{type(error).__name__}: {error}"])
+            served.emit("error", [served.told(error)])
             self._close(channel)
             self._close_later(channel)
 
@@ -153,7 +154,7 @@ class Peer:
             new, session = created(self, channel, data)
         except (ValueError, PenstockError) as error:
             self.count("refused")
-            self._writer.send_alone(channel, DATA, dumped({"error": f"{type(error).__name__}: {error}"}) + b"\n")
+            self._writer.send_alone(channel, DATA, dumped({"error": self.gateway.told(error)}) + b"\n")
             self._close_later(channel)
             return
         self._early[channel] = []

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from penstock.bus.events import Emitter
 from penstock.bus.federation.frames import Call, event_line, parsed_call
-from penstock.errors import PenstockError, Unauthorized, Unavailable, WrongCall
+from penstock.errors import PenstockError, Unauthorized, WrongCall
 
 if TYPE_CHECKING:
     from services.gateway.peer import Peer
@@ -82,13 +82,14 @@ class Served:
         """Detach the object; give back what was not confirmed."""
 
     def relay(self, emitter: Emitter, events: dict[str, Callable[..., list[Any]]]) -> None:
-        """Have the peer's listeners called with what each of ``events`` makes of the values."""
+        """Have the peer's listeners called with what each of ``events`` makes of the values, and with errors."""
 
         def relayed(event: str, values: Callable[..., list[Any]]) -> None:
             emitter.on(event, lambda *found: self.emit(event, values(*found)))
 
         for event, values in events.items():
             relayed(event, values)
+        emitter.on("error", lambda error: self.emit("error", [self.told(error)]))
 
     def emit(self, event: str, values: list[Any]) -> None:
         """Call the peer's listeners of ``event``."""
@@ -130,15 +131,15 @@ class Served:
     def fail(self, call: Call, error: BaseException) -> None:
         """Give the error to the callback, or to the listeners of ``error``."""
         self.peer.count("errors")
-        if isinstance(error, Unavailable) or self.peer.gateway.names_server(error):
-            self.peer.gateway.log.warning("not carried out", object=self.name, method=call.method, reason=str(error))
-            text = "Unavailable: the servers behind the gateway do not answer"
-        else:
-            text = f"{type(error).__name__}: {error}"
+        text = self.told(error, call.method)
         if call.callback is not None:
             self.answer(call, text)
         else:
             self.emit("error", [text])
+
+    def told(self, error: BaseException, method: str = "") -> str:
+        """Return what a peer hears of ``error``: nothing that names a server behind the gateway, which is logged."""
+        return self.peer.gateway.told(error, object=self.name, method=method)
 
     def check_allowed(self, method: str) -> None:
         """Raise ``Unauthorized`` if peers may not call ``method``."""

@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.bus.federation.frames import Call
+from penstock.bus.numbers import MAX_TTL
 from penstock.bus.persistable import TTL
 from penstock.bus.scripts import SAVE
 from penstock.encoding import decoded_fields, encoded
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from services.gateway.peer import Peer
 
 MAX_FIELDS: Final = 1_000
-LONGEST_TTL: Final = 31_536_000
 
 
 class ServedObject(Served):
@@ -45,13 +45,15 @@ class ServedObject(Served):
         await home.run(SAVE, whole=1, object=encoded(self._key), ttl=self._ttl, fields=words)
         return self._answered(call, "OK")
 
-    async def _touch(self, call: Call) -> None:
-        """Keep the object alive, for as many seconds as the peer says if it does."""
+    async def _touch(self, call: Call) -> bool:
+        """Keep the object alive, for as many seconds as the peer says if it does; return whether it exists."""
         ttl = call.values[0] if call.values else None
-        if type(ttl) is int and 0 < ttl <= LONGEST_TTL:
+        if ttl is not None:
+            if type(ttl) is not int or not 0 < ttl <= MAX_TTL:
+                raise WrongCall(f"ptouch: expected whole seconds from 1 to {MAX_TTL:,}")
             self._ttl = ttl
         home = await self.peer.gateway.bus.home(self._key)
-        await home.command("EXPIRE", encoded(self._key), self._ttl)
+        return bool(await home.command("EXPIRE", encoded(self._key), self._ttl))
 
     def _check(self, call: Call) -> None:
         if text_at(call, 0, "the key of the object") != self._key:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 EVENTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("attaching", "detaching", "detached", "closed", "drain"), list),
     **{name: lambda flag: [flag] for name in ("attached", "consuming")},
-    "error": lambda error: [str(error)],
 }
 
 

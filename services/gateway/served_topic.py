@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 EVENTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("subscribed", "unsubscribed"), list),
-    "error": lambda error: [str(error)],
 }
 
 

@@ -23,7 +23,12 @@ BUS_COMMANDS = frozenset(
     }
 )
 """Commands that the Python code of the bus sends."""
-KEYS = {"queues": "bus:queue:{}:*", "channels": "bus:queue:channel:*:{}:*", "objects": "bus:persisted:{}"}
+KEYS = {
+    "queues": "bus:queue:{}:*",
+    "channels": "bus:queue:channel:*:{}:*",
+    "services": "bus:queue:service:{}:*",
+    "objects": "bus:persisted:{}",
+}
 """The keys of what the names of a field allow."""
 
 
@@ -113,6 +118,11 @@ class Settings(ServiceSettings):
     key: Name | None = setting("file", "The private key (PEM) of the certificate.", None)
     queues: Patterns = setting("list of patterns", "The queues that peers may use, e.g. orders.*; [] for none.", ["*"])
     channels: Patterns = setting("list of patterns", "As queues, for channels.", ["*"])
+    services: Patterns | None = setting(
+        "list of patterns",
+        "As queues, for services, i.e. the queues of their requests and replies; by default as queues says of these.",
+        None,
+    )
     topics: Patterns = setting("list of patterns", "As queues, for publish and subscribe.", ["*"])
     objects: Patterns = setting("list of patterns", "As queues, for persisted objects.", ["*"])
     methods: Patterns = setting(
@@ -180,7 +190,7 @@ class Settings(ServiceSettings):
         return ("gateway",)
 
     def patterns(self) -> dict[str, tuple[str, ...]]:
-        keys = tuple(key.format(name) for field, key in KEYS.items() for name in getattr(self, field))
+        keys = tuple(key.format(name) for field, key in KEYS.items() for name in getattr(self, field) or ())
         return dict.fromkeys(self.urls, keys)
 
     def sends_elsewhere(self) -> frozenset[str]:
@@ -193,6 +203,8 @@ class Settings(ServiceSettings):
         """Add the channels of the bus."""
         named = [f"bus:queue:{name}:available" for name in self.queues]
         named += [f"bus:queue:channel:*:{name}:available" for name in self.channels]
+        for name in self.services or ():
+            named += [f"bus:queue:service:{name}:available", f"bus:queue:service:{name}:*:available"]
         topics = [f"bus:pubsub:{name}" for name in (*self.topics, NOTIFICATIONS)]
         channels = Rights((), frozenset(), (decoded(CLOSED), decoded(MOVED), *named, *topics))
         return {url: found | channels if url in self.urls else found for url, found in super().rights().items()}

@@ -62,7 +62,7 @@ async def test_every_call_of_a_client_gives_a_queue_the_ttl_that_has_not_come_ye
         consumption.next_taken()
 
         async def touch() -> None:
-            assert await instance.run(TOUCH, keys=[*queue.keys], ttls=[77]) == []
+            assert await instance.run(TOUCH, keys=[*queue.keys], ttls=[77]) == [[], []]
 
         async def attach() -> None:
             async with Bus(two[0]) as third:

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.bus.channel import Channel
+from penstock.bus.channel import Channel, check_role, opening
 from penstock.bus.events import Handler
 from penstock.bus.federation.consumption import CREDIT
 from penstock.bus.federation.remote import Remote
@@ -13,6 +13,7 @@ from penstock.bus.federation.site import Site
 from penstock.bus.handover import Handover
 from penstock.bus.message import Message
 from penstock.bus.mode import to_busmq
+from penstock.bus.numbers import check_id
 from penstock.encoding import decoded, encoded
 from penstock.errors import PenstockError, WrongCall
 from penstock.payload import Payload, as_payload
@@ -74,11 +75,12 @@ class FederatedChannel(Remote):
         """As ``Channel.send``. Raise ``Unconfirmed`` if the websocket was lost before the answer."""
         if self._opened is None:
             raise WrongCall(f"channel {self.name}: expected `connect` or `listen` before this call")
-        return int(await self.call("send", decoded(as_payload(message, json=json)), again=False))
+        return int(await self.call("send", decoded(as_payload(message, json=json))))
 
     async def send_to(self, endpoint: str, message: Payload | Any, *, json: bool = False) -> int:
         """As ``Channel.send_to``; raise as ``send`` does."""
-        return int(await self.call("sendTo", endpoint, decoded(as_payload(message, json=json)), again=False))
+        check_role(endpoint)
+        return int(await self.call("sendTo", endpoint, decoded(as_payload(message, json=json))))
 
     def messages(self) -> AsyncIterator[Message]:
         """As ``Channel.messages``."""
@@ -90,6 +92,7 @@ class FederatedChannel(Remote):
         """As ``Channel.ack``. Node's server does not confirm it."""
         if self._opened is None:
             raise WrongCall(f"channel {self.name}: expected `connect` or `listen` before `ack`")
+        check_id(id)
         return asyncio.ensure_future(self._ack(id))
 
     async def disconnect(self) -> None:
@@ -99,7 +102,7 @@ class FederatedChannel(Remote):
     detach = disconnect
 
     async def end(self) -> None:
-        """As ``Channel.end``."""
+        """As ``Channel.end``. Raise ``Unconfirmed`` if the websocket was lost before the answer; this end has left."""
         await self._close("end")
 
     async def leave(self) -> None:
@@ -137,8 +140,9 @@ class FederatedChannel(Remote):
     async def _open(self, method: str, options: dict[str, Any]) -> None:
         if self._opened is not None:
             raise WrongCall(f"channel {self.name}: connected already")
+        attaching, consuming = opening(options)
         await self.wait_ready()
-        self._opened = (method, to_busmq(options))
+        self._opened = (method, attaching | to_busmq(consuming))
         try:
             await self.cause("connect", *self._opened)
         except PenstockError:
@@ -153,9 +157,20 @@ class FederatedChannel(Remote):
         if self._opened is None:
             return
         self._report()  # what was taken does not go back
-        await self.cause("disconnect", method)
-        self._gone()
-        self.emit("disconnect")
+        try:
+            await self.end_with("disconnect", method, self._forget)
+        finally:
+            if self._opened is None:
+                self._gone()
+                self.emit("disconnect")
+
+    def _forget(self) -> Callable[[], None]:
+        opened, self._opened = self._opened, None
+
+        def restore() -> None:
+            self._opened = opened
+
+        return restore
 
     def _gone(self) -> None:
         self._opened, self._is_there, self._remote_is_connected = None, False, False

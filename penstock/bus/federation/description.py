@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.bus.description import as_text
 from penstock.bus.federation.remote import Remote
+from penstock.bus.numbers import check_field
 from penstock.encoding import decoded, parse_whole
 from penstock.errors import WrongCall
 
@@ -22,8 +24,7 @@ class FederatedDescription(Remote):
 
     async def count(self) -> int:
         """As ``Queue.count``."""
-        self._check_attached("count")
-        return int(await self.call("count"))
+        return int(await self._ask("count"))
 
     async def exists(self) -> bool:
         """As ``Queue.exists``."""
@@ -31,13 +32,11 @@ class FederatedDescription(Remote):
 
     async def ttl(self) -> int | None:
         """As ``Queue.ttl``."""
-        self._check_attached("ttl")
-        return parse_whole(await self.call("ttl"))
+        return parse_whole(await self._ask("ttl"))
 
     async def maxsize(self) -> int | None:
         """As ``Queue.maxsize``."""
-        self._check_attached("maxsize")
-        return parse_whole(await self.call("maxsize"))
+        return parse_whole(await self._ask("maxsize"))
 
     async def find(self) -> str | None:
         """As ``Queue.find``, at the other site."""
@@ -46,31 +45,30 @@ class FederatedDescription(Remote):
 
     async def metadata(self) -> dict[str, str]:
         """As ``Queue.metadata``."""
-        self._check_attached("metadata")
-        found: dict[str, str] | None = await self.call("metadata")
+        found: dict[str, str] | None = await self._ask("metadata")
         return found or {}
 
     async def get_metadata(self, field: str) -> str | None:
         """As ``Queue.get_metadata``."""
-        self._check_attached("get_metadata")
-        found: str | None = await self.call("metadata", field)
+        check_field(field)
+        found: str | None = await self._ask("metadata", field)
         return found
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As ``Queue.set_metadata``."""
-        self._check_attached("set_metadata")
-        texts = {name: _as_text(each) for name, each in fields.items()}
+        for name in fields:
+            check_field(name)
+        texts = {name: decoded(as_text(each)) for name, each in fields.items()}
+        if not texts:
+            return
         if self.has_more or len(texts) != 1:
-            await self.call("metadata", texts)
+            await self._ask("metadata", texts)
         else:
-            await self.call("metadata", *next(iter(texts.items())))
+            await self._ask("metadata", *next(iter(texts.items())))
 
-    def _check_attached(self, method: str) -> None:
-        if self._attached is None:
-            raise WrongCall(f"queue {self.name}: expected `attach` before `{method}`")
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return decoded(value)
+    async def _ask(self, method: str, *values: Any) -> Any:
+        """Call a method that Node's server does not survive before ``attach``."""
+        await self.wait_ready()
+        if self._attached is None and not self.has_more:
+            raise WrongCall(f"queue {self.name}: expected `attach` before `{method}`: it is a server of Node's busmq")
+        return await self.call(method, *values)

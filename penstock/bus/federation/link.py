@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from penstock.bus.federation.frames import CLOSE, DATA, HEADER, ID_BYTES
+from penstock.bus.federation.frames import CLOSE, DATA, HEADER, ID_BYTES, MAX_FRAME_HEADER
 from penstock.bus.federation.liveness import keep_alive
 from penstock.bus.federation.writer import Writer
 from penstock.errors import Unauthorized
@@ -33,6 +33,8 @@ BACKOFF: Final = Backoff((), 0.04, 10.0)
 """How long to wait before a websocket is opened again."""
 MAX_FRAME: Final = 1 << 29
 """Maximum number of bytes of a frame that is accepted."""
+OLD_MAX_FRAME: Final = 16_777_216
+"""The same of an other end that does not say it: gateways of 0.2 by default; Node's server has no limit."""
 _log: Final = Log("penstock.bus")
 
 
@@ -45,6 +47,8 @@ class Link:
         """The object of each channel."""
         self.has_more = False
         """Whether the other end is a gateway of Penstock."""
+        self.max_frame = OLD_MAX_FRAME
+        """Maximum number of bytes of a frame, and of a call, that the other end takes."""
         self._writer: Writer | None = None
         self._is_lost = False
         self._opened_at = inf
@@ -98,9 +102,11 @@ class Link:
         site = self._site
         async with connect(site.address, **site.options) as connection:
             self._opened_at = time.monotonic()
-            writer = self._writer = Writer(lambda: None, lambda: None)
-            response = connection.response
-            self.has_more = response is not None and HEADER in response.headers
+            headers = connection.response.headers if connection.response else {}
+            self.has_more = HEADER in headers
+            said = headers.get(MAX_FRAME_HEADER, "")
+            self.max_frame = int(said) if said.isascii() and said.isdigit() else OLD_MAX_FRAME
+            writer = self._writer = Writer(lambda: None, lambda: None, self.max_frame)
             tasks = [
                 asyncio.create_task(writer.run(connection)),
                 asyncio.create_task(keep_alive(connection, PING_SECONDS, PING_SECONDS, lambda: True)),

@@ -19,10 +19,13 @@ class RemoteObject(Remote):
     TYPE = "persistify"
     HEARD = ()
 
-    async def touch(self, seconds: int) -> None:
-        """Ask the other end to keep the object alive for ``seconds``."""
+    async def touch(self, seconds: int) -> bool:
+        """Ask the other end to keep the object alive for ``seconds``; return False if it says that it is gone."""
         await self.wait_ready()
+        if self.has_more:
+            return (await self.call("ptouch", seconds)) is not False
         self.send_call("ptouch", seconds)
+        return True
 
 
 class FederatedPersistable(Persistable):
@@ -42,9 +45,9 @@ class FederatedPersistable(Persistable):
         found: dict[str, Any] | None = await self.remote.call("pread", self._key)
         return {name: encoded(text) for name, text in (found or {}).items()}
 
-    async def _touch(self) -> None:
+    async def _touch(self) -> bool:
         """Keep it alive; Node's server does so for a minute, whatever the ttl."""
-        await self.remote.touch(self.seconds)
+        return await self.remote.touch(self.seconds)
 
     async def leave(self) -> None:
         """Let go of the object."""

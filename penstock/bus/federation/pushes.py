@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.batches import batches, payload_batches
+from penstock.batches import MAX_BYTES, batches, payload_batches
 from penstock.bus.federation.calls import Answer
 from penstock.bus.federation.failures import Lost, Silent, error_of
 from penstock.encoding import decoded
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_UNDER_WAY: Final = 4
 """Maximum number of calls of one ``push_many`` under way."""
+CALL_BYTES: Final = 2_048
+"""Bytes of a call besides its messages."""
 Push = tuple[bytes, "asyncio.Future[int]"]
 
 
@@ -49,7 +51,7 @@ class Pushes:
         """Push ``messages`` in batches, some of them under way at once; return their ids."""
         ids, under_way = list[int](), deque[Answer]()
         try:
-            async for batch in payload_batches(messages, partial(as_payload, json=json)):
+            async for batch in payload_batches(messages, partial(as_payload, json=json), self._most):
                 if len(under_way) >= MAX_UNDER_WAY:
                     ids += self._ids(await under_way[0])
                     del under_way[0]
@@ -75,6 +77,11 @@ class Pushes:
                     answer.exception()  # nobody else asks for it
         return ids
 
+    @property
+    def _most(self) -> int:
+        """Return how many bytes of messages fit into a call, whatever they are: JSON makes six of some."""
+        return min(MAX_BYTES, max(1, (self._queue.max_frame - CALL_BYTES) // 6))
+
     async def settle(self) -> None:
         """Wait until what was pushed one by one has been sent."""
         if self._sender:
@@ -93,7 +100,7 @@ class Pushes:
             while self._outgoing:
                 await self._queue.wait_attached()
                 outgoing, self._outgoing = self._outgoing, []
-                for batch in batches(outgoing, lambda each: len(each[0])):
+                for batch in batches(outgoing, lambda each: len(each[0]), self._most):
                     self._send_batch(batch)
                 await asyncio.sleep(0)
             self._queue.emit("drain")

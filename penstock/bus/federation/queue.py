@@ -1,7 +1,7 @@
 """A queue of another site, with the methods of a local one."""
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -14,6 +14,7 @@ from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
 from penstock.bus.instance import OVERDUE_SECONDS
 from penstock.bus.mode import Mode, ModeOptions, running
+from penstock.bus.numbers import check_attaching, check_id
 from penstock.bus.queue import Queue
 from penstock.errors import Gone, PenstockError, Unauthorized, WrongCall
 from penstock.payload import Payload, as_payload
@@ -65,9 +66,8 @@ class FederatedQueue(FederatedDescription):
         """As ``Queue.attach``."""
         if self._attached is not None:
             raise WrongCall(f"queue {self.name}: attached already")
-        if ttl < 1 or ttl != int(ttl) or maxsize < 0:
-            raise WrongCall(f"ttl={ttl}, maxsize={maxsize}: expected whole seconds from 1 on, and a maxsize from 0 on")
-        options = {"ttl": int(ttl), "maxsize": maxsize, "discoverable": discoverable}
+        check_attaching(ttl, maxsize)
+        options = {"ttl": int(ttl), "maxsize": int(maxsize), "discoverable": bool(discoverable)}
         self.emit("attaching")
         await self.wait_ready()
         self._closed = False
@@ -91,7 +91,7 @@ class FederatedQueue(FederatedDescription):
         await self.stop()
         await self._pushes.settle()
         await self._acks.settle()
-        await self.cause("detached", "detach")
+        await self.end_with("detached", "detach", self._forget)
         self._gone()
         self.emit("detached")
 
@@ -127,6 +127,7 @@ class FederatedQueue(FederatedDescription):
     def ack(self, id: int) -> "asyncio.Future[None]":  # the word for it
         """As ``Queue.ack``. Node's server does not confirm it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        check_id(id)
         if self._attached is None:
             future.set_exception(WrongCall(f"queue {self.name}: expected `attach` before `ack`"))
         elif self.consumptions and not self.consumptions[0].reliable:
@@ -137,16 +138,16 @@ class FederatedQueue(FederatedDescription):
         return future
 
     async def close(self) -> None:
-        """As ``Queue.close``."""
-        self._check_attached("close")
+        """As ``Queue.close``. Raise ``Unconfirmed`` if the websocket was lost before the answer: then attach anew."""
+        if self._attached is None:
+            raise WrongCall(f"queue {self.name}: expected `attach` before `close`")
         await self.stop()
-        await self.cause("closed", "close")
+        await self.end_with("closed", "close", self._forget)
         self._note_closed()
 
     async def flush(self) -> None:
-        """As ``Queue.flush``."""
-        self._check_attached("flush")
-        await self.call("flush")
+        """As ``Queue.flush``. Raise ``Unconfirmed`` if the websocket was lost before the answer."""
+        await self._ask("flush")
 
     async def leave(self) -> None:
         """Let go of the queue: the other end detaches, and gives back what was not handed out."""
@@ -239,7 +240,7 @@ class FederatedQueue(FederatedDescription):
             self.emit("attached", exists)
 
     def _note_closed(self) -> None:
-        if self._attached is not None:
+        if self._attached is not None or self._is_there:
             self._closed = True
             self._gone()
             for each in tuple(self.consumptions):
@@ -247,6 +248,14 @@ class FederatedQueue(FederatedDescription):
             self._attaching.set()
             self._attaching.clear()
             self.emit("closed")
+
+    def _forget(self) -> Callable[[], None]:
+        options, self._attached = self._attached, None
+
+        def restore() -> None:
+            self._attached = options
+
+        return restore
 
     def _gone(self) -> None:
         self._attached, self._is_there = None, False

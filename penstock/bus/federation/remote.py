@@ -2,12 +2,14 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.bus.events import Emitter
 from penstock.bus.federation.calls import FIRST_CALL, Calls
 from penstock.bus.federation.failures import Lost, Silent, error_of
 from penstock.bus.federation.frames import (
+    AGAIN,
     METHODS,
     MORE,
     READY,
@@ -68,6 +70,11 @@ class Remote(Emitter):
         return self._bus
 
     @property
+    def max_frame(self) -> int:
+        """Return the most bytes of a call that the other end takes."""
+        return self._link.max_frame
+
+    @property
     def is_ready(self) -> bool:
         """Return whether the other site is there, and has the object as it should be."""
         return self._readiness.is_there
@@ -85,29 +92,53 @@ class Remote(Emitter):
             raise WrongCall(f"{self}: it was left")
         await self._readiness.wait()
 
-    async def call(self, method: str, *values: Any, again: bool = True) -> Any:
+    async def call(self, method: str, *values: Any) -> Any:
         """Call a method of the other end's object, and return what it gives its callback.
 
-        If the websocket is lost before the answer, call it ``again``, or raise ``Unconfirmed``.
+        If the websocket is lost before the answer, call it again if it is in ``AGAIN``, else raise ``Unconfirmed``.
         """
         while True:
             await self.wait_ready()
             try:
                 return await self.calls.request(method, *values)
             except (Lost, Silent) as error:
-                if not again:
-                    raise Unconfirmed(f"{method}: it may have been executed or not: {error}") from None
+                if not self._may_repeat(method):
+                    raise _unconfirmed(method, error) from None
                 if isinstance(error, Silent):
                     raise
 
     async def cause(self, event: str, method: str, *values: Any) -> Any:
-        """Call a method that has no callback in Node; return what ``event`` brings. Again if the websocket is lost."""
+        """Call a method that opens something, and has no callback in Node; return what ``event`` brings.
+
+        Call it again if the websocket is lost.
+        """
         while True:
             await self.wait_ready()
             try:
                 return await self.until(event, method, *values)
             except Lost:
                 continue
+
+    async def end_with(self, event: str, method: str, forget: Callable[[], Callable[[], None]]) -> None:
+        """Call a method that ends what ``replay`` would open again, once; ``event`` says that it has ended.
+
+        ``forget`` has the replay open it no more, and returns what undoes that, if the call has failed at the other
+        end. With the websocket the other end has left it, too. So if that is lost before the answer, raise
+        ``Unconfirmed`` only if the method does more than leave.
+        """
+        await self.wait_ready()
+        restore = forget()
+        try:
+            await self.until(event, method)
+        except Lost as error:
+            if not self._may_repeat(method):
+                raise _unconfirmed(method, error) from None
+        except Silent as error:
+            restore()
+            raise error if self._may_repeat(method) else _unconfirmed(method, error) from None
+        except PenstockError:
+            restore()
+            raise
 
     async def until(self, event: str, method: str, *values: Any) -> Any:
         """As ``cause``, once, now that the other site is there: raise ``Lost`` if the websocket is lost."""
@@ -203,6 +234,9 @@ class Remote(Emitter):
     def dropped(self) -> None:
         """Forget what came over the websocket that was lost."""
 
+    def _may_repeat(self, method: str) -> bool:
+        return method in AGAIN[self.TYPE]
+
     def _send_call(self, method: str, values: tuple[Any, ...], callback: int | None = None) -> None:
         self._link.send(self.channel, call_line(method, values, callback))
 
@@ -246,3 +280,7 @@ class Remote(Emitter):
         self._readiness.end()
         self.calls.drop(reason)
         self.dropped()
+
+
+def _unconfirmed(method: str, reason: PenstockError) -> Unconfirmed:
+    return Unconfirmed(f"{method}: it may have been executed or not: {reason}")

@@ -8,10 +8,11 @@ from typing import Final
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
-from penstock.bus.federation.frames import DATA
+from penstock.bus.federation.frames import DATA, ID_BYTES
 
 FRAME_BYTES: Final = 1 << 18
-"""No more lines are added to a frame that has this many bytes."""
+"""No more lines are added to a frame that would then have more bytes."""
+HEAD_BYTES: Final = ID_BYTES + len(DATA)
 
 
 class _Frame:
@@ -26,9 +27,13 @@ class _Frame:
 
 
 class Writer:
-    """Frames on their way to one websocket. ``written`` is called after each, ``idle`` whenever all are written."""
+    """Frames on their way to one websocket. ``written`` is called after each, ``idle`` whenever all are written.
 
-    def __init__(self, written: Callable[[], None], idle: Callable[[], None]) -> None:
+    The other end takes no frame of more than ``most`` bytes, so lines are put together within that.
+    """
+
+    def __init__(self, written: Callable[[], None], idle: Callable[[], None], most: int) -> None:
+        self._fits = min(FRAME_BYTES, most - HEAD_BYTES)
         self._written, self._idle = written, idle
         self._frames: deque[_Frame] = deque()
         self._open: dict[bytes, _Frame] = {}
@@ -40,7 +45,7 @@ class Writer:
     def send(self, channel: bytes, line: bytes) -> None:
         """Send a line of a channel, with those that wait."""
         found = self._open.get(channel)
-        if found is None or found.size >= FRAME_BYTES:
+        if found is None or found.size + len(line) > self._fits:
             found = self._open[channel] = _Frame(channel, DATA)
             self._frames.append(found)
             self._news.set()

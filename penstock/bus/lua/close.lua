@@ -9,7 +9,7 @@
 -- KEYS lease     string  who consumes alone
 -- ARGV channel   where buses hear of closed queues: the time (us), a space, the name
 -- ARGV name      the queue
--- Returns 1, or 0 if it did not exist. Run twice: the second run finds nothing.
+-- Returns 1, or 0 if it did not exist. Run twice: the second run destroys a queue that was created between.
 local refused = wrong_type({hash = {metadata}, list = {messages, toack}, string = {msgid, lease}}) or leaving(metadata)
 if refused then return refused end
 local existed = redis.call('EXISTS', metadata)

@@ -5,7 +5,7 @@
 -- KEYS metadata  hash  what the queue is
 -- KEYS messages  list  what waits
 -- KEYS toack     list  what was handed out and not acknowledged
--- Returns how many of the two lists there were. Run twice: the second run finds nothing.
+-- Returns how many of the two lists there were. Run twice: the second run deletes what came between.
 local refused = wrong_type({hash = {metadata}, list = {messages, toack}}) or leaving(metadata)
 if refused then return refused end
 return redis.call('UNLINK', messages, toack)

@@ -7,7 +7,8 @@
 //   for await (const message of queue.consume()) console.log(message.text, message.id);
 //
 // The websocket is opened again whenever it ends; attach, consume, connect and listeners are repeated. A call that may
-// run twice is repeated, too; push and send reject with a LostError if nobody knows whether they were carried out.
+// run twice is repeated, too; push, send, sendTo, flush, close and end reject with a LostError if nobody knows whether
+// they were carried out.
 
 const DATA = '1';
 const CLOSE = '2';
@@ -18,6 +19,7 @@ const FIRST_CALL = 1000;
 const LONGEST_WAIT = 10_000;
 const SILENCE = 45_000;
 const ASK_EVERY = 15_000;
+const AGAIN = new Set(['attach', 'connect', 'listen', 'detach', 'disconnect', 'find', 'ttl', 'maxsize', 'metadata', 'exists', 'count', 'ack']);
 const METHODS = {
   queue: ['on', 'once', 'find', 'isAttached', 'attach', 'detach', 'ttl', 'maxsize', 'metadata', 'close', 'exists',
     'count', 'flush', 'push', 'pushAll', 'stop', 'consume', 'ack', 'handled'],
@@ -206,20 +208,27 @@ class Remote extends EventTarget {
     });
   }
 
-  async once(method, ...values) {
-    await this.ready();
-    return this.request(method, ...values);
-  }
-
-  /** As `once`, and again if the websocket was lost before the answer. */
+  /** Call a method; if it may run twice, again if the websocket was lost before the answer. */
   async call(method, ...values) {
     for (;;) {
       await this.ready();
       try {
         return await this.request(method, ...values);
       } catch (error) {
-        if (!(error instanceof LostError)) throw error;
+        if (!(error instanceof LostError && AGAIN.has(method))) throw error;
       }
+    }
+  }
+
+  /** Call a method that ends what `replay` would open again, once: with the websocket the gateway has left it, too. */
+  async endWith(method, forget, restore) {
+    await this.ready();
+    forget();
+    try {
+      await this.request(method);
+    } catch (error) {
+      if (!(error instanceof LostError)) restore();
+      if (!(error instanceof LostError && AGAIN.has(method))) throw error;
     }
   }
 
@@ -274,10 +283,12 @@ class Queue extends Remote {
 
   /** Push text, or any value as JSON; return the message's id. */
   push(message) {
-    return this.once('push', asText(message));
+    return this.call('push', asText(message));
   }
 
   count() { return this.call('count'); }
+  find() { return this.call('find'); }
+  maxsize() { return this.call('maxsize'); }
   exists() { return this.call('exists'); }
   ttl() { return this.call('ttl'); }
   flush() { return this.call('flush'); }
@@ -324,12 +335,13 @@ class Queue extends Remote {
 
   async detach() {
     await this.stop();
-    await this.call('detach');
-    this.isAttached = false;
+    await this.endWith('detach', () => { this.isAttached = false; }, () => { this.isAttached = true; });
   }
 
   /** Destroy the queue with its messages. */
-  close() { return this.call('close'); }
+  close() {
+    return this.endWith('close', () => { this.isAttached = false; }, () => { this.isAttached = true; });
+  }
 
   asked() {
     return this.consuming.reliable ? { ...this.consuming, last: this.last } : this.consuming;
@@ -379,7 +391,10 @@ class Channel extends Remote {
   listen(options = {}) { return this.join('listen', options); }
 
   /** Send text, or any value as JSON. */
-  send(message) { return this.once('send', asText(message)); }
+  send(message) { return this.call('send', asText(message)); }
+
+  /** Send to the role `endpoint` without connecting. */
+  sendTo(endpoint, message) { return this.call('sendTo', endpoint, asText(message)); }
 
   ack(id) { return this.call('ack', id); }
   disconnect() { return this.close('disconnect'); }
@@ -392,9 +407,9 @@ class Channel extends Remote {
     return this;
   }
 
-  async close(method) {
-    this.opened = undefined;
-    await this.call(method);
+  close(method) {
+    const opened = this.opened;
+    return this.endWith(method, () => { this.opened = undefined; }, () => { this.opened = opened; });
   }
 
   async replay() {

@@ -1,0 +1,286 @@
+"""An object here and at another site: the same calls give the same, right and wrong ones, and with a lost answer."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from redis.asyncio import Redis
+
+from penstock.bus import Bus
+from penstock.bus.federation.frames import AGAIN, METHODS
+from penstock.errors import PenstockError, Unauthorized, Unconfirmed, WrongCall
+from services.gateway.access import Access
+from services.gateway.listener import Listener
+from services.gateway.served import Served
+from services.gateway.settings import Settings
+from tests.bus.gateway import SECRET, ends, serving, url_of
+from tests.support.harness import eventually
+
+Kind = str
+Call = Callable[[Any], Any]
+OPEN: Final[dict[Kind, Call]] = {
+    "queue": lambda queue: queue.attach(),
+    "channel": lambda channel: channel.connect(),
+    "pubsub": lambda topic: topic.subscribe(),
+}
+CALLS: Final[dict[Kind, dict[str, Call]]] = {
+    "queue": {
+        "attach": lambda queue: queue.attach(ttl=60.0, maxsize=5.0),
+        "attach with text": lambda queue: queue.attach(ttl="5"),
+        "attach for no time": lambda queue: queue.attach(ttl=0),
+        "attach with half a message": lambda queue: queue.attach(maxsize=0.5),
+        "attach with less than none": lambda queue: queue.attach(maxsize=-1),
+        "count": lambda queue: queue.count(),
+        "ttl": lambda queue: queue.ttl(),
+        "maxsize": lambda queue: queue.maxsize(),
+        "find": lambda queue: queue.find(),
+        "exists": lambda queue: queue.exists(),
+        "flush": lambda queue: queue.flush(),
+        "close": lambda queue: queue.close(),
+        "get_metadata": lambda queue: queue.get_metadata("maxsize"),
+        "get_metadata of a number": lambda queue: queue.get_metadata(5),
+        "set_metadata": lambda queue: queue.set_metadata({"a": 1, "b": True}),
+        "set_metadata of a number": lambda queue: queue.set_metadata({5: "a"}),
+        "set_metadata of the bus": lambda queue: queue.set_metadata({"source": "x"}),
+        "set_metadata of no ttl": lambda queue: queue.set_metadata({"ttl": "soon"}),
+        "set_metadata of nothing": lambda queue: queue.set_metadata({}),
+        "ack": lambda queue: queue.ack(1),
+        "ack of text": lambda queue: queue.ack("x"),
+        "ack of no number": lambda queue: queue.ack(None),
+        "push": lambda queue: queue.push("a"),
+        "push of a number": lambda queue: queue.push(5),
+        "push as JSON": lambda queue: queue.push({"a": 1}, json=True),
+        "push_many": lambda queue: queue.push_many(["a", b"b"]),
+        "push_many of one": lambda queue: queue.push_many("ab"),
+        "consume with an unknown option": lambda queue: queue.consume(relaible=True),
+        "consume alone only": lambda queue: queue.consume(exclusive=True),
+        "detach": lambda queue: queue.detach(),
+    },
+    "channel": {
+        "connect": lambda channel: channel.connect(ttl=60, reliable=True),
+        "connect with an unknown option": lambda channel: channel.connect(relaible=True),
+        "connect with no prefetch": lambda channel: channel.connect(prefetch=0),
+        "connect for no time": lambda channel: channel.connect(ttl=0),
+        "listen with text": lambda channel: channel.listen(ttl="5"),
+        "send": lambda channel: channel.send("a"),
+        "send of a number": lambda channel: channel.send(5),
+        "send_to": lambda channel: channel.send_to("remote", "a"),
+        "send_to no role": lambda channel: channel.send_to("", "a"),
+        "send_to another channel": lambda channel: channel.send_to("a:b", "a"),
+        "ack": lambda channel: channel.ack(1),
+        "ack of text": lambda channel: channel.ack("x"),
+        "messages": lambda channel: channel.messages() and None,
+        "disconnect": lambda channel: channel.disconnect(),
+        "end": lambda channel: channel.end(),
+    },
+    "pubsub": {
+        "subscribe": lambda topic: topic.subscribe(),
+        "unsubscribe": lambda topic: topic.unsubscribe(),
+        "publish of a number": lambda topic: topic.publish(5),
+        "publish": lambda topic: topic.publish("a"),
+    },
+    "persistable": {
+        "save": lambda cart: cart.save(),
+        "load": lambda cart: cart.load(),
+        "persist": lambda cart: cart.persist(10**8),
+        "persist for no time": lambda cart: cart.persist(0),
+        "persist for ever": lambda cart: cart.persist(10**10),
+        "unpersist": lambda cart: cart.unpersist(),
+    },
+}
+
+
+def made(kind: Kind, bus: Bus) -> Any:
+    name = "zoo"
+    if kind == "persistable":
+        return bus.persistable(name, SimpleNamespace(tea=1.5), ["tea"])
+    return getattr(bus, kind)(name)
+
+
+async def outcome(call: Call, thing: Any) -> str:
+    """Return what a call gives, or the class of the error."""
+    try:
+        found = call(thing)
+        return repr(await found if isinstance(found, Awaitable) else type(found).__name__ if found else found)
+    except Exception as error:  # noqa: BLE001  # it is compared
+        return type(error).__name__
+
+
+@pytest.fixture
+async def remote(gateway: Listener) -> AsyncIterator[Bus]:
+    async with Bus(patience=60) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["before it is opened", "once it is open"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, calls in CALLS.items() for name in calls], ids=lambda word: str(word)
+)
+@ends
+async def test_a_call_has_the_same_outcome_here_and_there(
+    kind: Kind, name: str, is_open: bool, remote: Bus, gateway: Listener, bus: Bus, redis: Redis
+) -> None:
+    found = list[str]()
+    for face in (made(kind, bus), remote.federate(made(kind, remote), url_of(gateway), secret=SECRET)):
+        await redis.flushall()
+        if is_open and kind in OPEN:
+            await OPEN[kind](face)
+        found.append(await outcome(CALLS[kind][name], face))
+        assert found[-1] not in ("TypeError", "AttributeError", "ValueError"), "expected one of Penstock's"
+        await face.leave()
+    near, far = found
+    assert far.replace("Federated", "") == near
+
+
+def test_for_each_method_it_is_said_whether_it_may_run_twice() -> None:
+    """What changes more than the object's own state must not."""
+    once = {
+        "queue": {"push", "flush", "close"},
+        "channel": {"send", "sendTo", "end"},
+        "pubsub": {"publish"},
+        "persistify": set(),
+    }
+    listening = {"on", "once", "promisify"}
+    assert {kind: {*METHODS[kind]} - AGAIN[kind] - listening for kind in METHODS} == once
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "method"),
+    [
+        ("queue", "flush", "flush"),
+        ("queue", "close", "close"),
+        ("queue", "push", "pushAll"),
+        ("queue", "count", "count"),
+        ("queue", "ttl", "ttl"),
+        ("queue", "set_metadata", "metadata"),
+        ("queue", "detach", "detach"),
+        ("channel", "send", "send"),
+        ("channel", "send_to", "sendTo"),
+        ("channel", "end", "end"),
+        ("channel", "disconnect", "disconnect"),
+        ("pubsub", "publish", "publish"),
+        ("persistable", "save", "pwrite"),
+        ("persistable", "load", "pread"),
+    ],
+)
+@ends
+async def test_a_call_whose_answer_is_lost_is_repeated_only_if_it_may_be(
+    kind: Kind, name: str, method: str, remote: Bus, gateway: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway carries out the call, and cuts the websocket in place of its answer, the first time."""
+    thing = remote.federate(made(kind, remote), url_of(gateway), secret=SECRET)
+    if kind in OPEN:
+        await OPEN[kind](thing)
+    executed = list[str]()
+    answer = Served.answer
+
+    def lose(served: Served, call: Any, *values: Any) -> None:
+        executed.extend([call.method] if call.method == method else [])
+        if executed == [method] and call.method == method:
+            gateway.drop_all()
+        else:
+            answer(served, call, *values)
+
+    monkeypatch.setattr(Served, "answer", lose)
+    type_ = "persistify" if kind == "persistable" else kind
+    leaves = method in ("detach", "disconnect")
+    found = await outcome(CALLS[kind][name], thing)
+    if method in AGAIN[type_]:
+        assert found != "Unconfirmed"
+        assert executed == [method] * (1 if leaves else 2)
+    else:
+        assert found == "Unconfirmed"
+        await eventually(lambda: gateway.counters["connections"] == 2)
+        assert executed == [method]
+
+
+@ends
+async def test_a_queue_that_was_closed_without_an_answer_is_not_closed_again_once_somebody_has_attached(
+    remote: Bus, gateway: Listener, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = remote.federate(remote.queue("zoo"), url_of(gateway), secret=SECRET)
+    await queue.attach()
+    monkeypatch.setattr(Served, "answer", lambda *_: gateway.drop_all())
+    with pytest.raises(Unconfirmed):
+        await queue.close()
+    monkeypatch.undo()
+    again = bus.queue("zoo")
+    await again.attach()
+    await again.push("kept")
+    await eventually(lambda: queue.is_ready)
+    await queue.exists()
+    assert await again.count() == 1
+    assert not queue.is_attached
+    await queue.attach()
+    assert await queue.count() == 1
+
+
+NAMES: Final = [
+    ("channel:local:chat", {"channels": []}, False),
+    ("channel:local:chat", {"queues": []}, True),
+    ("channel:local:chat", {"channels": ["news"]}, False),
+    ("channel:local:a:b", {"channels": ["a:b"], "queues": []}, True),
+    ("channel:local:chat", {"channels": [], "queues": ["channel:local:*"]}, True),
+    ("service:price", {}, True),
+    ("service:price", {"queues": ["orders"]}, False),
+    ("service:price", {"queues": ["service:price"]}, True),
+    ("service:price", {"services": []}, False),
+    ("service:price:replyTo:1", {"services": []}, False),
+    ("service:price:replyTo:1", {"services": ["price"], "queues": []}, True),
+    ("service:other", {"services": ["price"]}, False),
+    ("channel", {"channels": []}, True),
+    ("channel:local", {"channels": []}, True),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "allowed"), NAMES)
+def test_the_queues_of_channels_and_services_obey_the_lists_of_their_kind(
+    name: str, settings: dict[str, Any], allowed: bool
+) -> None:
+    access = Access(Settings(redis="redis://localhost", secret=SECRET, **settings))
+    assert access.allows_name("queue", name) is allowed
+
+
+@ends
+async def test_a_persisted_object_that_is_gone_is_written_again(
+    remote: Bus, gateway: Listener, bus: Bus, redis: Redis
+) -> None:
+    far = remote.federate(made("persistable", remote), url_of(gateway), secret=SECRET)
+    for cart in (made("persistable", bus), far):
+        await cart.save()
+        await redis.flushall()
+        cart.value.tea = 2.5  # not saved
+        await cart.persist(10**8)
+        assert await redis.hgetall("bus:persisted:zoo") == {b"tea": b"1.5"}
+        assert await redis.ttl("bus:persisted:zoo") > 10**7
+        await cart.unpersist()
+
+
+async def test_another_ttl_of_a_queue_holds_for_all_that_are_attached(bus: Bus, redis: Redis, redis_url: str) -> None:
+    queue = bus.queue("zoo")
+    await queue.attach(ttl=60)
+    await queue.push("a")
+    async with Bus(redis_url) as other:
+        await other.queue("zoo").set_metadata({"ttl": 600})
+        assert await redis.ttl("bus:queue:zoo:metadata") > 500
+        assert await redis.ttl("bus:queue:zoo:messages") > 500
+        await other.queue("zoo").set_metadata({"ttl": 30})
+        assert await redis.ttl("bus:queue:zoo:metadata") > 500, "whoever is attached comes only so often"
+    bus._alive.hurry(queue.instance)
+    await eventually(lambda: queue.seconds == 30)
+    assert await redis.ttl("bus:queue:zoo:metadata") <= 30
+
+
+async def test_what_a_peer_hears_names_no_server(redis_url: str) -> None:
+    async with serving(redis_url) as gateway:
+        where = gateway.bus.instances[0].address
+        for error in (
+            ConnectionError(f"Error 111 connecting to {where}"),
+            PenstockError(f"{where}: away"),
+            OSError(2, "No such file", "/var/run/redis.sock"),
+            WrongCall("see redis://elsewhere:1/0"),
+        ):
+            assert gateway.told(error) == "Unavailable: the servers behind the gateway do not answer"
+        assert gateway.told(Unauthorized("not here")) == "Unauthorized: not here"
+        assert gateway.told(WrongCall("ttl=0")) == "WrongCall: ttl=0"
