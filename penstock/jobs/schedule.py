@@ -23,6 +23,8 @@ SECOND, YEAR = 5, 6
 DRAWN: Final = re.compile(r"([hr])(?:\((\d+)-(\d+)\))?(?:/(\d+))?", re.ASCII | re.IGNORECASE)
 RANGES: Final = ((0, 59), (0, 23), (1, 28), (1, 12), (0, 6), (0, 59), (1970, 2099))
 """What is drawn from by default; each month has the day."""
+_one: Final = re.compile(r"(?<![\w-])(\w+)-\1(?:/\d+)?(?![\w-])", re.ASCII)
+"""A range of one, which croniter reads as all."""
 _wild: Final = re.compile(r"\*|[^-,]+/")
 """What minutes or hours begin with that have no fixed times: ``*``, ``*/2``, ``0/2``."""
 
@@ -40,7 +42,7 @@ class Schedule:
     """When a cron expression is due. Raise ``ValueError``, or what ``ZoneInfo`` does, for one that cannot be."""
 
     def __init__(self, cron: str, zone: str) -> None:
-        found = _parser()(cron, 0.0, max_years_between_matches=MAX_YEARS, implement_cron_bug=True)
+        found = _parser()(_one.sub(r"\1", cron), 0.0, max_years_between_matches=MAX_YEARS, implement_cron_bug=True)
         self._zone, self._cron = ZoneInfo(zone), found
         self._is_fixed = not any(_wild.match(field) for field in found.expressions[:2])
 

@@ -174,6 +174,13 @@ def test_names_are_read_in_any_case_and_short_forms_too() -> None:
     assert local("@hourly", "Europe/Berlin", "2026-10-25T02:30", 1) == ["2026-10-25T02:00:00+01:00"]
 
 
+def test_a_range_of_one_is_one() -> None:
+    for cron in ("0 2-2 * * *", "0-0/5 2 * * *", "0 2 1-1 2-2 *"):
+        found = local(cron, "UTC", "2027-01-31T12:00", 1)
+        assert found == ["2027-02-01T02:00:00+00:00"]
+    assert local("0 2 * * sun-sun", "UTC", "2027-01-31T12:00", 1) == ["2027-02-07T02:00:00+00:00"]
+
+
 def test_what_is_due_years_later_is_found_and_what_never_is_too() -> None:
     assert local("0 0 29 2 *", "Europe/Berlin", "2096-03-01T00:00", 1) == ["2104-02-29T00:00:00+01:00"]
     assert local("0 0 1 1 * 0 2099", "UTC", "2026-03-01T00:00", 1) == ["2099-01-01T00:00:00+00:00"]
