@@ -155,6 +155,8 @@ class Producer:
             words += value, ms, f"{INLINE}{name}" if len(value) <= MAX_INLINE and not delay else ""
             size += len(value)
         text = await self._jobs.outgoing(node, stream).add(keys, words, size, is_delayed=delay > 0)
+        if waiting:  # by the server's clock, which also says when completions were kept
+            waiting.since = min(waiting.since, float(text) - delay if delay else int(text.partition("-")[0]) / 1000)
         return Sent(job, stream, None if delay else text, float(text) if delay else None, waiting, groups)
 
     def _fields(self, job: Job, key: str | None) -> str:

@@ -1,7 +1,6 @@
 """The servers of jobs, and what is on which."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -150,8 +149,7 @@ class Jobs:
 
     async def pause_at(self, node: Instance, stream: str) -> None:
         """Pause what one server has of ``stream``."""
-        paused, control = self.keys.paused(stream), self.keys.control(stream)
-        await node.run(_pause, paused=paused, at=f"{time.time():.3f}", control=control)
+        await node.run(_pause, paused=self.keys.paused(stream), control=self.keys.control(stream))
 
     async def play(self, stream: str, *, route: str | Route | None = None) -> None:
         """Let jobs of ``stream`` begin again."""

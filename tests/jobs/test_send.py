@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -146,6 +147,20 @@ async def test_HB_D05_a_completion_is_seen_though_the_subscription_was_lost_mean
         await redis.client_kill_filter(_type="pubsub")
         held.let()
         assert set(await waiting) == {"g"}
+
+
+@pytest.mark.parametrize("delay", [0.0, 60.0])
+async def test_a_completion_that_was_missed_is_seen_by_a_producer_whose_clock_is_ahead(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch, delay: float
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 600)
+    sent = await jobs.producer().send("s", jobs.job("J1"), wait_for=["g"], delay=delay)
+    async with redis.pipeline(transaction=True) as pipe:
+        pipe.client_kill_filter(_type="pubsub")
+        pipe.xadd("hfxbus:done:s", {"job": "J1", "msg": '{"str":"s","grp":"g","job":"J1","kept":true}'})
+        await pipe.execute()
+    assert set(await sent.finished(PATIENCE)) == {"g"}
 
 
 async def test_HB_D05_completion_and_acknowledgement_are_one_step(jobs: Jobs, redis: Any) -> None:

@@ -847,7 +847,7 @@ def _keep_job(draw: Draw) -> Given:
 
 @case("jobs/pause")
 def _pause(draw: Draw) -> Given:
-    return {"at": "5"}
+    return {}
 
 
 @case("jobs/payload")
@@ -870,14 +870,30 @@ def values(draw: Draw) -> list[Any]:
     return [draw.message(), draw.choice([0, 1, HUGE])]
 
 
+@case("jobs/plan")
+def _plan(draw: Draw) -> Given:
+    due, plan = float(draw.now), draw.choice(["", "{}"])
+    return {
+        "name": "r",
+        "repeats": draw.choice([None, Zset(r=due)]),
+        "repeated": {"r": plan} if plan else None,
+        "known": draw.choice([plan, "{}"]),
+        "score": draw.choice(["", due]),
+        "plan": draw.text(),
+        "due": draw.choice(["", due, due + 5]),
+    }
+
+
 @case("jobs/repeat")
 def _repeat(draw: Draw) -> Given:
     due = float(draw.now)
     return {
         "name": "r",
         "repeats": Zset(r=due),
+        "repeated": {"r": "{}"},
         "due": draw.choice([due, 1.0]),
-        "next_due": due + 5,
+        "known": draw.choice(["{}", "[]"]),
+        "noted": draw.text(),
         "fields": json.dumps(["job", draw.text()]),
         "keys": [None],
         "words": values(draw),

@@ -26,6 +26,8 @@ class Found:
     entries: list[tuple[str, "EntryState", dict[str, Any]]] = field(default_factory=list)
     """Server, entry, and the errors of its attempts by group."""
     delayed: list[tuple[str, "Delayed"]] = field(default_factory=list)
+    now: float = 0.0
+    """The time of the server of the last one that is delayed."""
     dead: "list[tuple[str, DeadJob]]" = field(default_factory=list)
     completions: "list[Completion]" = field(default_factory=list)
     values: list[dict[str, Any]] = field(default_factory=list)
@@ -42,6 +44,7 @@ async def find(jobs: "Jobs", stream: str, job: str) -> Found:
     from penstock.inspect.jobs import completions_of, entry_at
     from penstock.jobs.cancelling import delayed_of, entries_of, named
     from penstock.jobs.dead import dead_jobs
+    from penstock.jobs.repeating import time_at
 
     found, is_entry = Found(job), False
     if ENTRY.fullmatch(job):
@@ -51,7 +54,9 @@ async def find(jobs: "Jobs", stream: str, job: str) -> Found:
                 found.id, is_entry = named(fields).get("job", ""), True
                 await _add_entry(jobs, node, stream, job, fields, found)
     for place, node in enumerate(jobs.nodes):
-        found.delayed += [(at(node), each) for each in await delayed_of(jobs, node, stream, found.id)]
+        if delayed := await delayed_of(jobs, node, stream, found.id):
+            found.delayed += [(at(node), each) for each in delayed]
+            found.now = await time_at(node)
         with progress(f"jobs of {at(node)}", await node.command("XLEN", encoded(jobs.keys.stream(stream)))) as advance:
             entries = [] if is_entry else await entries_of(jobs, node, stream, found.id, advance)
         for entry in entries:

@@ -1,6 +1,5 @@
 """``penstock jobs show``: show all about one job."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,7 +125,7 @@ def _print(stream: str, found: Found) -> None:
         for group, known in errors.items():
             _print_errors(group, known)
     for server, each in found.delayed:
-        left = age(each.due - time.time())
+        left = age(each.due - found.now)
         typer.echo(f"{title} on {server}: delayed, begins {clock(each.due)} UTC, in {left}")
     for server, dead in found.dead:
         tried = counted(dead.attempts, "attempt")

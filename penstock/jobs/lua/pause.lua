@@ -2,8 +2,8 @@
 --
 -- FLAGS allow-oom
 -- KEYS paused   string  when the stream was paused (s since the epoch)
--- ARGV at       the time now
 -- ARGV control  channel of those who consume the stream
 -- Returns nothing. Run twice: as once.
-redis.call('SET', paused, at)
+local time = redis.call('TIME')
+redis.call('SET', paused, string.format('%d.%03d', time[1], time[2] / 1000))
 redis.call('PUBLISH', control, 'pause')
