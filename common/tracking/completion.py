@@ -18,6 +18,8 @@ from penstock.encoding import decoded, encoded
 from penstock.keys import Keys
 from penstock.read_size import fitting
 from penstock.script import Script
+from penstock.tracking.correlation import as_xid, id_of, is_like_a_number, xid_of
+from penstock.tracking.details import seconds_of
 from penstock.transient import is_of_script
 
 _finish, _identify = (Script.read(LUA / f"{verb}.lua") for verb in ("finish", "identify"))
@@ -61,6 +63,20 @@ def attempt_of(value: object) -> str | None:
     if isinstance(value, str):
         return value if value.isascii() and value.isdigit() else None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def parse_answer(answer: bytes) -> Completion:
+    """Parse an answer: a JSON object with the request's ``meta.id``, and perhaps ``meta.attempt`` and ``meta.work``."""
+    try:
+        id, meta = id_of(answer)
+    except (ValueError, RecursionError):
+        id, meta = None, {}
+    xid = xid_of(id)
+    if not xid:
+        return Completion("badAnswer", words="expected a JSON object with the request's meta.id")
+    other = as_xid(encoded(id)) if type(id) is str and is_like_a_number(id) else b""
+    attempt, work = attempt_of(meta.get("attempt")) or "", seconds_of(meta.get("work"))
+    return Completion("answer", xid=xid, attempt=attempt, work=work, other=other)
 
 
 @dataclass(frozen=True)

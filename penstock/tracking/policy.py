@@ -41,6 +41,8 @@ class Policy:
     """How to read plain text in ``done``: ``xid``, ``id`` or ``either``."""
     res: str
     """The list that workers push answers to; empty: none."""
+    res_pending: str
+    """From which mdispatch makes the names of its pending lists of answers; empty: none, or unknown."""
     history: int
     """Maximum number of events to keep."""
     reply_expire: int
@@ -73,6 +75,7 @@ class Policy:
                 accept_late=found.get("acceptLate") == "1",
                 done_by=found.get("doneBy", "either"),
                 res=found.get("res", ""),
+                res_pending=found.get("resPending", ""),
                 history=int(found["eventCapacity"]),
                 reply_expire=int(found["replyExpire"]),
                 reply_to=found.get("replyTo", ""),

@@ -5,11 +5,8 @@ from typing import Any, Final
 
 from common.context import Context
 from common.registered_lists import RegisteredLists
-from common.tracking.completion import Completion, Completions, CompletionSource, attempt_of
+from common.tracking.completion import Completion, Completions, CompletionSource, parse_answer
 from common.tracking.reply_lists import ReplyRules
-from penstock.encoding import encoded
-from penstock.tracking.correlation import as_xid, id_of, is_like_a_number, xid_of
-from penstock.tracking.details import seconds_of
 from penstock.tracking.policy import Policy
 from services.mdispatch.settings import Settings
 
@@ -57,17 +54,3 @@ def reply_rules(context: Context[Settings]) -> ReplyRules:
     policy = Policy.parse(keys, {name: str(value) for name, value in context.settings.policy().items()})
     assert policy
     return ReplyRules.of(keys, policy, RegisteredLists(context.redis, keys, context.log))
-
-
-def parse_answer(answer: bytes) -> Completion:
-    """Parse an answer: a JSON object with the request's ``meta.id``, and perhaps ``meta.attempt`` and ``meta.work``."""
-    try:
-        id, meta = id_of(answer)
-    except (ValueError, RecursionError):
-        id, meta = None, {}
-    xid = xid_of(id)
-    if not xid:
-        return Completion("badAnswer", words="expected a JSON object with the request's meta.id")
-    other = as_xid(encoded(id)) if type(id) is str and is_like_a_number(id) else b""
-    attempt, work = attempt_of(meta.get("attempt")) or "", seconds_of(meta.get("work"))
-    return Completion("answer", xid=xid, attempt=attempt, work=work, other=other)

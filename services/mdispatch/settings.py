@@ -206,7 +206,8 @@ class Settings(ServiceSettings):
     def policy(self) -> dict[str, str | int]:
         """Return what monitors and the command line need to know of this namespace: see docs/keys.md."""
         backoff = Backoff(self.backoff, self.backoff_base, self.backoff_cap)
-        optional = {"res": self.res, "replyTo": self.reply_to, "retryBudget": self.retry_budget}
+        pending = self.pending_for("res") if self.res else None
+        optional = {"res": self.res, "resPending": pending, "replyTo": self.reply_to, "retryBudget": self.retry_budget}
         return {
             "messageTimeout": self.message_timeout,
             "queueTimeout": self.queue_timeout,

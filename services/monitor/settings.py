@@ -36,7 +36,10 @@ class Settings(ServiceSettings):
     rules: ClassVar[tuple[Rule, ...]] = (*ServiceSettings.rules, monitors_register, watched_are_others)
 
     sends: ClassVar[frozenset[str]] = frozenset(
-        {"SUBSCRIBE", "HGET", "LLEN", "SCAN", "TTL", "XLEN", "XRANGE", "ZCARD", "ZMSCORE", "ZSCORE"}
+        {
+            *("SUBSCRIBE", "EXPIRE", "HGET", "LLEN", "LRANGE", "SCAN", "TTL", "XLEN", "XRANGE"),
+            *("ZADD", "ZCARD", "ZMSCORE", "ZRANGE", "ZSCORE"),
+        }
     )
     scripts: ClassVar[tuple[Path, ...]] = (
         *(finishing.LUA / f"{verb}.lua" for verb in ("finish", "identify")),

@@ -22,6 +22,7 @@ from penstock.raw_connection import pack
 from penstock.script import Script
 from penstock.tracking.policy import Policy, untaken_check_interval
 from penstock.transient import is_of_script
+from services.monitor.reports import Reported, Reports
 from services.monitor.settings import Settings
 
 _due, _clock, _sweep = (
@@ -32,6 +33,9 @@ MAX_UNTAKEN: Final = 8
 """Maximum number of messages not yet taken by a worker that one script looks for in their list."""
 MAX_CLOCK_STARTS: Final = 200
 """Maximum number of taken messages, and of overdue ones, for which one script starts clocks: about 5 ms."""
+
+MIN_HOLD, MAX_HOLD = 1.0, 30.0
+"""Seconds after which a message past its deadline, of which a report waits, is looked at again."""
 
 
 class DueIds(NamedTuple):
@@ -84,6 +88,7 @@ class Sweeper:
     def __init__(self, context: Context[Settings], keys: Keys) -> None:
         self._context, self._keys = context, keys
         self._record, self._xid = encoded(keys.message("")), encoded(keys.xid(""))
+        self._reports = Reports(context, keys)
         self.swept_at = inf
         """When the last sweep began, in seconds since the epoch by the server's clock."""
         self._policy: Policy | None = None
@@ -105,7 +110,7 @@ class Sweeper:
             if due.unseen or overdue
             else (0, [])
         )
-        actions = [self._action_for(one, policy) for one in late]
+        actions = [self._action_for(one, policy) for one in await self._unreported(late, policy)]
         actions += [Action(one, "expired" if one.attempt is None else "deliver") for one in ready]
         timed_out = [Action(one, "queueTimeout") for one in untaken if _has_waited(one, self.swept_at, policy)]
         acted = await self._carry_out([*actions, *timed_out], policy) if actions or timed_out else 0
@@ -114,6 +119,24 @@ class Sweeper:
         if again or taken or overdue or actions or acted:
             return 0
         return min(float(due.wait or inf), untaken_check_interval(policy.timeout) if due.unseen else inf)
+
+    async def _unreported(self, late: list[DueMessage], policy: Policy) -> list[DueMessage]:
+        """Return those of ``late`` of which no report waits to be carried out; the others are looked at again later.
+
+        Their records, which may be about to expire, are kept for that.
+        """
+        silent = [one for one in late if one.error is None and one.attempt is not None]
+        reported = await self._reports.waiting(policy) if silent else Reported()
+        held = [one for one in silent if reported.names(one.id, one.xid)]
+        if held:
+            again = f"{self.swept_at + min(max(policy.timeout / 2, MIN_HOLD), MAX_HOLD):.6f}"
+            keys = [key for one in held for key in (self._record + one.id, self._xid + (one.xid or b""))]
+            expiries = [("EXPIRE", key, policy.expire) for key in keys]
+            later = [("ZADD", encoded(self._keys.deadlines), "XX", "GT", again, one.id) for one in held]
+            await self._context.wire.send(pack([*expiries, *later]))
+            await self._context.wire.receive(len(expiries) + len(later))
+        waiting = {one.id for one in held}
+        return [one for one in late if one.id not in waiting]
 
     async def _find_due(self, policy: Policy) -> DueIds:
         keys, batch = self._keys, self._context.settings.batch

@@ -260,6 +260,7 @@ async def test_the_policy_says_what_monitors_must_know(start: Start) -> None:
         "doneBy": "either",
         "acceptLate": "0",
         "res": "res",
+        "resPending": "pending:answers",
         "replyTo": "replies",
         "replyLists": '["*"]',
     }

@@ -7,8 +7,7 @@ from math import inf
 from typing import Any
 
 from common.settle import digest
-from common.tracking.completion import AMBIGUOUS
-from services.mdispatch.answers import parse_answer
+from common.tracking.completion import AMBIGUOUS, parse_answer
 from services.mdispatch.poison import POISON
 from services.mdispatch.request import BadRequest, parse_request, rejection
 from services.mlimit.request import reader

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from common.tracking.completion import parse_answer
 from penstock.tracking.correlation import correlation_of
-from services.mdispatch.answers import parse_answer
 from services.mdispatch.request import parse_request
 from services.monitor.done import parse_done
 
