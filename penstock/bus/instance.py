@@ -64,7 +64,7 @@ class Instance:
         self.url, self.address = url, mask_password(url)
         self.is_up: bool | None = None
         """None until it was tried."""
-        self.lost_at = 0.0
+        self.lost_at = self.back_at = 0.0
         """When (monotonic) a connection was last lost."""
         self._patience, self._buffer, self._changed = patience, buffer, changed
         self._waiting = 0
@@ -268,7 +268,7 @@ class Instance:
             self._down.clear()
             if all(wire.is_open for wire in self._wires):
                 if not self.is_up:
-                    self.is_up = True
+                    self.is_up, self.back_at = True, time.monotonic()
                     self._changed(self, None)
                 self._up.set()
                 begun = time.monotonic()

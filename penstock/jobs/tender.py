@@ -33,6 +33,8 @@ KEEPERS: Final = 2
 WATCH_SECONDS: Final = 1.0
 """Shortest time between two looks for consumers of Node's."""
 MAX_READ: Final = 500
+NEVER_MS: Final = 2**53
+"""No entry is idle for so long."""
 LOST: Final = {"name": "Lost", "message": "all of its consumers have died, or lost their server"}
 _lua: Final = Path(__file__).parent / "lua"
 _tend, _watch = (Script.read(_lua / f"{verb}.lua") for verb in ("tend", "watch"))
@@ -91,7 +93,7 @@ class Tender:
             group=self._group,
             consumer=self._consumer.id,
             most=most,
-            idle=int(self._worker.options.claim_after * 1000),
+            idle=NEVER_MS if self._holders_come_back() else int(self._worker.options.claim_after * 1000),
             lost=as_json(LOST),
             is_limited=int(self._reader.permits is not None),
             **{"from": self._from.get(name, b"-")},
@@ -120,6 +122,14 @@ class Tender:
             return LEAST_SECONDS
         soon = self._seconds if self._from[name] == b"-" else min(self._seconds, LOOK_SECONDS)
         return min(float(after), soon) if after and most else soon
+
+    def _holders_come_back(self) -> bool:
+        """Return whether the server was away for so long that jobs seem left which others have in hand, or have done.
+
+        These are renewed, or settled, as soon as their consumers are connected again.
+        """
+        node, after = self._node, self._worker.options.claim_after
+        return 0 < node.lost_at < node.back_at - after / 2 and time.monotonic() < node.back_at + after / 2
 
     async def _watch(self, stream: str) -> None:
         """Keep what consumers of Node's publish, if there are any, unless enough others of ours do."""

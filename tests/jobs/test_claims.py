@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -204,6 +205,31 @@ async def test_a_consumer_that_lost_a_job_is_told(jobs: Jobs, redis: Any, monkey
         [(entry, _)] = await redis.xrange(STREAM)
         await redis.xclaim(STREAM, GROUP, "OTHER", 0, [entry], idle=0)
         await eventually(lambda: cancelled == ["lost"])
+
+
+async def test_nothing_is_claimed_until_those_who_hold_it_could_come_back_to_a_server_that_was_away(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_every(monkeypatch, 0.05)
+    one, held, node, looks = consumer("g", id="ONE"), Held(), jobs.nodes[0], list[int]()
+    one.job("s")(held)
+    held.let()
+    run = node.run
+
+    async def noted(script: Any, **named: Any) -> Any:
+        looks.extend([named["idle"]] if script is tender._tend else [])
+        return await run(script, **named)
+
+    monkeypatch.setattr(node, "run", noted)
+    await left_by_the_dead(redis, jobs, 1)
+    now = time.monotonic()
+    node.lost_at, node.back_at = now - 40, now
+    async with working(jobs, one):
+        await eventually(lambda: len(looks) > 3)
+        assert {*looks} == {tender.NEVER_MS}
+        assert held.begun == []
+        node.back_at = node.lost_at + 5  # so short that those who hold it have renewed it
+        await eventually(lambda: held.begun == [("J0", 2)])
 
 
 async def test_a_job_that_its_own_consumer_claims_goes_on_and_does_not_begin_again(
