@@ -3,8 +3,10 @@
 import json as json_
 from typing import Any, Final
 
+from penstock import exact_json
 from penstock.encoding import decoded, encoded
 from penstock.errors import WrongCall
+from penstock.exact_json import has_number
 
 Payload = bytes | str
 _AS_TEXT: Final = json_.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -38,10 +40,14 @@ def as_bytes(value: Payload) -> bytes:
 
 
 def as_json(value: Any) -> bytes:
-    """Return ``value`` as JSON; lone surrogates are escaped. Raise ``WrongCall`` if it is no JSON value."""
+    """Return ``value`` as JSON; lone surrogates are escaped, and a ``Number`` keeps its digits.
+
+    Raise ``WrongCall`` if it is no JSON value.
+    """
     try:
         try:
-            return _AS_TEXT.encode(value).encode()
+            text = _AS_TEXT.encode(value).encode()
+            return exact_json.as_json(value) if has_number(value) else text
         except UnicodeEncodeError:
             return _ESCAPED.encode(value).encode()
     except (TypeError, ValueError, RecursionError) as error:

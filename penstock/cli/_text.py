@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.encoding import decoded, encoded
+from penstock.exact_json import as_json, has_number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +41,7 @@ def clock(at: float | None, timespec: str = "seconds") -> str:
 
 def print_json(value: Any) -> None:
     """Print ``value`` as one line of ASCII, so that a stream of them can be read line by line."""
-    print(json.dumps(value), flush=True)
+    print(as_json(value).decode() if has_number(value) else json.dumps(value), flush=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,6 +1,5 @@
 """A job: an id, and values beside it in the server, each with a time to live."""
 
-import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import Unreadable, WrongCall
+from penstock.exact_json import parse_whole
 from penstock.jobs.keys import checked_name
 from penstock.payload import as_json
 from penstock.script import Script
@@ -74,7 +74,10 @@ class Job:
         return self._bounded()
 
     def get(self, key: str, kind: Any = None) -> Self:
-        """Read a value: as JSON, as ``bytes``, or as any other type that pydantic knows."""
+        """Read a value: as JSON, as ``bytes``, or as any other type that pydantic knows.
+
+        A float that has more digits than a double holds keeps them if it is set or pushed again as JSON.
+        """
         self._gets.append((checked_name("key", key), kind))
         self._known[key] = None
         return self._bounded()
@@ -120,7 +123,7 @@ class Job:
         if value is None or kind is bytes:
             return value
         try:
-            found = json.loads(value) if value else None
+            found = parse_whole(value) if value else None
         except (ValueError, RecursionError):
             raise Unreadable(f"value {key!r} of job {self.id}: it is no JSON: ask for it with bytes") from None
         if kind is None:

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.exact_json import as_json, parse_whole
 from penstock.hqueue import values
+from penstock.jobs.job import packed_value
 from services.hqueue.bodies import Ack, Heartbeat, NewTask, read
 from services.hqueue.content import content_of, member, parse
 from services.hqueue.problem import Problem
@@ -40,3 +41,8 @@ def test_the_client_passes_on_what_it_has_read(text: str) -> None:
 def test_a_number_that_no_client_can_read_is_refused(text: str) -> None:
     with pytest.raises(Problem, match=r"too large|no JSON"):
         parse(text.encode())
+
+
+@pytest.mark.parametrize("text", EXACT)
+def test_a_value_of_a_job_that_was_read_and_is_set_again_keeps_its_digits(text: str) -> None:
+    assert packed_value("key", parse_whole(text.encode())) == text.encode()

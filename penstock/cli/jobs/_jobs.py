@@ -14,6 +14,7 @@ from penstock.cli._text import shown
 from penstock.cli._url import URL_FORMS
 from penstock.cli.bus._servers import all_connected, resolve_urls
 from penstock.errors import WrongCall
+from penstock.exact_json import parse_whole
 
 if TYPE_CHECKING:
     from penstock.bus.instance import Instance
@@ -131,6 +132,6 @@ def brief(error: Any, width: int = CELL_WIDTH) -> str:
 def as_fields(value: bytes) -> dict[str, Any]:
     """Return a value as JSON has it: ``value`` if it is JSON, else ``value64``."""
     try:
-        return {"value": json.loads(value)} if value else {"value": None}
+        return {"value": parse_whole(value)} if value else {"value": None}
     except (ValueError, RecursionError):
         return {"value64": base64.b64encode(value).decode()}

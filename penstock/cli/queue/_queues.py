@@ -1,6 +1,5 @@
 """Options of all commands for queues, the connection, and how tasks look in a table."""
 
-import json
 import os
 import re
 from collections.abc import AsyncIterator
@@ -12,6 +11,7 @@ import typer
 from penstock.cli._frame import Failed, Misused
 from penstock.cli._text import shown
 from penstock.errors import Unavailable, WrongCall
+from penstock.exact_json import as_json, parse_whole
 from penstock.secrets import FILE_SUFFIX, NoSecret, secret_in_file
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _token(token_at: str | None) -> str | None:
 def parse_json(text: str | bytes, what: str) -> Any:
     """Return the JSON that ``text`` is. Raise ``Misused``."""
     try:
-        return json.loads(text)
+        return parse_whole(text if isinstance(text, bytes) else text.encode())
     except ValueError:
         found = shown(text[:CELL_WIDTH])
         raise Misused(f"{what}: expected JSON, found {found}; a text is written '\"tea\"'") from None
@@ -81,7 +81,7 @@ def brief(value: Any, width: int = CELL_WIDTH) -> str:
     if isinstance(value, dict) and isinstance(value.get("message"), str):
         kind = value.get("type")
         value = f"{kind}: {value['message']}" if kind else value["message"]
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else as_json(value).decode()
     line = shown(re.sub(r"\s+", " ", text[: 4 * width]))
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
