@@ -27,7 +27,6 @@ def register(spark: "SparkSession") -> None:
     from penstock.spark.streams import RedisStream
 
     ship(spark)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # else Spark refuses sources that can do it
     if problem := what_workers_lack(spark):
         warnings.warn(problem, stacklevel=2)
     for source in (RedisStream, RedisList, RedisHash, RedisString, RedisSet, RedisSortedSet, RedisJson):

@@ -65,6 +65,10 @@ class Options:
             raise self.wrong(name, "missing")
         return found
 
+    def names(self, name: str, default: str | None = None) -> list[str]:
+        """Return what is separated by commas."""
+        return [each for each in self.text(name, default).split(",") if each]
+
     def whole(self, name: str, default: int, least: int = 1, most: int = 2**31 - 1) -> int:
         found = self._given.get(name.lower())
         try:

@@ -14,7 +14,7 @@ from penstock.spark.sources.streams import OPTIONS, BatchReader, StreamReader, i
 DDL: Final = (
     "namespace string, entry string, place int, number long, event string, id string, xid string, at timestamp, "
     "queue string, service string, attempt int, seconds double, malformed string, message binary, "
-    "extra string, timeout double"
+    "extra string, timeout double, entry_ms long, entry_sequence long"
 )
 """Columns of events; those of raw entries are ``RAW_COLUMNS``."""
 

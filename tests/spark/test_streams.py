@@ -340,17 +340,17 @@ def test_a_query_begins_where_its_options_say_and_goes_on_from_there(
     assert read_on(spark, redis_url, tmp_path / "late", startingTimestamp=int(ids[3].partition("-")[0])) == [3]
 
 
-def test_filters_are_pushed_down_and_leave_what_they_must(spark: "SparkSession", shop: Any, redis_url: str) -> None:
-    add_apart(shop)
-    add_events(shop, 3, keys=Keys("other"))
-    rows = load(spark, redis_url, keys="shop:events,other:events")
-    assert rows.where("namespace = 'other'").rdd.getNumPartitions() == 1
-    assert rows.where("namespace = 'other'").count() == 3
-    assert rows.where("id in ('3', '4') and namespace = 'shop'").count() == 2
-    assert rows.where("event = 'done'").count() == 11
-    assert rows.where("event <> 'done'").count() == 0
-    assert rows.where("at >= timestamp '2023-11-14'").count() == 11
-    assert rows.where("at > current_timestamp() + interval 1 hour").count() == 0
+def test_a_filter_on_time_finds_events_whose_writer_has_set_it(
+    spark: "SparkSession", shop: Any, redis_url: str
+) -> None:
+    now = int(time.time() * 1000)
+    for id, at in (("yesterday", now - 86_400_000), ("now", now), ("ahead", now + 3_600_000)):
+        shop.xadd(SHOP.events, {"event": "note", "id": id, "at": at})
+    rows = load(spark, redis_url)
+    for where, found in (("<", "yesterday"), (">", "ahead")):
+        sign = "-" if where == "<" else "+"
+        chosen = rows.where(f"at {where} current_timestamp() {sign} interval 30 minutes")
+        assert [row.id for row in chosen.collect()] == [found]
 
 
 def test_the_progress_of_a_query_shows_the_newest_entries(
@@ -380,6 +380,9 @@ def test_the_progress_of_a_query_shows_the_newest_entries(
         ({"startingOffsets": '{"shop:events": -1}'}, "startingOffsets: a batch that begins at the end"),
         ({"startingTimestamp": "today"}, "startingTimestamp: 'today' is no whole number"),
         ({"endingTimestamp": "-1"}, "endingTimestamp: -1 is out of range: expected 0 to"),
+        ({"entries": "raw", "events": "done"}, "entries: raw entries are no events of namespaces"),
+        ({"entries": "raw", "namespaces": "shop"}, "entries: raw entries are no events of namespaces"),
+        ({"keys": "", "events": "done"}, "option keys: missing"),
     ],
 )
 def test_a_wrong_bound_is_reported(redis_url: str, more: dict[str, str], said: str) -> None:

@@ -66,6 +66,8 @@ class RedisArchive(DataSource):
 class ArchivingReader(StreamReader):
     """Reads micro-batches as they are archived."""
 
+    has_order = False
+
     def __init__(self, given: Mapping[str, str]) -> None:
         options = dict(given)
         mask: list[str] = json.loads(options.pop("mask"))

@@ -108,7 +108,10 @@ class Events(Entries):
                     wanted = number + (end.number - number) * part // parts
                     cut = self._mark(key, wanted, after=cuts[-1])
                     cuts += [cut] if cut and cut.order < end.order else []
-        return [Range(key, after, upto) for after, upto in zip(cuts, [*cuts[1:], end], strict=True)]
+        return [
+            Range(key, after, upto, since=start, is_last=upto is end)
+            for after, upto in zip(cuts, [*cuts[1:], end], strict=True)
+        ]
 
     def weight(self, entry: RawEntry) -> int:
         numbers = numbers_of(entry)

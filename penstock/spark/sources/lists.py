@@ -7,7 +7,7 @@ segment, ``<key>:spark:<name>`` the state hash of ``fix.lua``.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -49,6 +49,8 @@ class Span(InputPartition):
     count: int
     position: int
     """Value of the column ``position`` for the first of them."""
+    is_open: bool = False
+    """Whether the task of a job reads all that have come since, too."""
 
 
 class _Reader(LazyConnection):
@@ -108,14 +110,18 @@ class _Reader(LazyConnection):
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """Reads what the list holds when the job is planned, and leaves it there."""
+    """Reads what the list holds when a task begins, and leaves it there. Spark plans a frame for all of its actions."""
 
     def partitions(self) -> Sequence[InputPartition]:
         (length,) = self.lengths([self._key])
-        return self.spans(self._key, length) or [Span(self._key, 0, 0, 0)]
+        *others, last = self.spans(self._key, length) or [Span(self._key, 0, 0, 0)]
+        return [*others, replace(last, is_open=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Span)
+        if partition.is_open:
+            (length,) = self.lengths([self._key])
+            partition = replace(partition, count=length - partition.first)
         return super().read(partition)
 
 

@@ -19,18 +19,21 @@ from redis.exceptions import ResponseError
 
 from penstock.errors import DataLost, WrongOption
 from penstock.raw_connection import Command
-from penstock.spark.decode import RawEntry
+from penstock.spark.decode import END_OF_TIME, RawEntry
 from penstock.spark.options import Options, exchange
 from penstock.spark.sources.pages import Entries, with_key
-from penstock.spark.sources.places import Place, Range
+from penstock.spark.sources.places import ORDER, Place, Range, numbers_of
 from penstock.spark.sources.splitting import cuts
 
 SPLIT: Final = 50_000
 """Minimum number of entries that are split among several tasks."""
 ABSENT: Final = "no such key"
-RAW_COLUMNS: Final = "key string, entry string, timestamp timestamp, fields map<string,string>"
-FORMER_COLUMNS: Final = "key string, entry string, fields map<string,string>"
+FORMER_COLUMNS: Final = (
+    "key string, entry string, fields map<string,string>",
+    "key string, entry string, timestamp timestamp, fields map<string,string>",
+)
 """What older programs give as their schema."""
+RAW_COLUMNS: Final = f"{FORMER_COLUMNS[-1]}, {', '.join(f'{name} bigint' for name in ORDER)}"
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ class Raw(Entries):
         given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema or ())
         as_text = given.replace("binary>", "string>")
         self._bytes = as_text != given
-        self._has_time = schema is None or as_text == RAW_COLUMNS
-        if schema is not None and as_text not in (RAW_COLUMNS, FORMER_COLUMNS):
+        self._names = schema.names if schema else None
+        if schema is not None and as_text not in (RAW_COLUMNS, *FORMER_COLUMNS):
             raise WrongOption(f"redis-stream: schema: {given}: expected {RAW_COLUMNS} (or map<string,binary>)")
         self._trimmed: dict[str, int] = {}
         """By stream, when ``ends`` was called last: how many entries had been trimmed or deleted."""
@@ -156,19 +159,20 @@ class Raw(Entries):
         return State.of(exchange(self.redis, [("XINFO", "STREAM", key)])[0])
 
     def _columns(self, key: str, entries: list[RawEntry]) -> pa.RecordBatch:
-        ids, fields = [id for id, _ in entries], [words for _, words in entries]
+        ids, fields = _text([id for id, _ in entries]), [words for _, words in entries]
         offsets, names, values = _alike(fields) or _unlike(fields)
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.repeat(key, len(entries)),
-                _text(ids),
-                *([_times(ids)] if self._has_time else ()),
-                pa.MapArray.from_arrays(
-                    offsets, names, pa.array(values, pa.binary()) if self._bytes else _text(values)
-                ),
-            ],
-            ["key", "entry", *(["timestamp"] if self._has_time else ()), "fields"],
-        )
+        order = dict(zip(ORDER, numbers_of(ids), strict=True))
+        columns = {
+            "key": pa.repeat(key, len(entries)),
+            "entry": ids,
+            "timestamp": _times(order["entry_ms"]),
+            "fields": pa.MapArray.from_arrays(
+                offsets, names, pa.array(values, pa.binary()) if self._bytes else _text(values)
+            ),
+            **order,
+        }
+        wanted = self._names or [*columns]
+        return pa.RecordBatch.from_arrays([columns[name] for name in wanted], wanted)
 
     def _lost(self, part: Range, which: str) -> None:
         problem = (
@@ -203,10 +207,10 @@ def _unlike(fields: Sequence[list[bytes]]) -> Columns:
     return offsets, names, [value for each in found for value in each.values()]
 
 
-def _times(ids: Sequence[bytes]) -> pa.Array:
-    """Return the times of ``ids``."""
-    milliseconds = pc.split_pattern(pa.array(ids, pa.binary()), "-").flatten().take(pa.array(range(0, 2 * len(ids), 2)))
-    return pc.multiply(milliseconds.cast(pa.string()).cast(pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))
+def _times(milliseconds: pa.Array) -> pa.Array:
+    """Return the times in ids; null after the end of time."""
+    known = pc.if_else(pc.less(milliseconds, END_OF_TIME), milliseconds, pa.scalar(None, pa.int64()))
+    return pc.multiply(known, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _text(words: Sequence[bytes]) -> pa.Array:

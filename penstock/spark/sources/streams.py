@@ -8,11 +8,12 @@ the same.
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -21,7 +22,7 @@ from penstock.spark.options import Options
 from penstock.spark.sources.bounds import LATEST, Bounds
 from penstock.spark.sources.events import SUFFIX, Events
 from penstock.spark.sources.pages import Entries
-from penstock.spark.sources.places import Place, Task, offset_of, places_of
+from penstock.spark.sources.places import ORDER, Place, Range, Task, numbers_of, offset_of, places_of
 from penstock.spark.sources.raw import Raw
 
 OPTIONS: Final = frozenset(
@@ -36,7 +37,7 @@ OPTIONS: Final = frozenset(
             "minPartitions",
             "discover",
         ),
-        *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
+        *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "namespaces", "events"),
     }
 )
 
@@ -48,13 +49,19 @@ def is_raw(options: Options) -> bool:
 class _Reader:
     """Base of both readers."""
 
+    has_order = True
+    """Whether events have the columns ``ORDER``."""
+
     def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
         options = Options("redis-stream", given, OPTIONS)
         self._entries: Entries = Raw(options, schema) if is_raw(options) else Events(options)
-        self._names = [name for name in options.text("keys").split(",") if name]
+        self._bounds = Bounds.of(options)
+        if isinstance(self._entries, Raw) and (self._bounds.namespaces or self._bounds.events):
+            raise options.wrong("entries", "raw entries are no events of namespaces: the options exclude each other")
+        streams = ",".join(each + SUFFIX for each in self._bounds.namespaces)
+        self._names = options.names("keys", streams or None)
         self._most = options.whole("maxOffsetsPerTrigger", 500_000)
         self._tasks = options.whole("partitions", options.whole("minPartitions", 2, most=1_000), most=1_000)
-        self._bounds = Bounds.of(options)
         self._discover = options.whole("discover", 30, least=0)
         self._found: set[str] = set()
         self._looked = -float("inf")
@@ -69,12 +76,15 @@ class _Reader:
                     if any(fnmatchcase(name, pattern) for pattern in patterns):
                         self._found.add(name)
             self._looked = time.monotonic()
-        return sorted(self._found.union(set(self._names) - set(patterns)))
+        return self._wanted(self._found.union(set(self._names) - set(patterns)))
+
+    def _wanted(self, keys: Iterable[str]) -> list[str]:
+        return sorted(key for key in keys if self._bounds.wants(key.removesuffix(SUFFIX)))
 
     def ends(self) -> dict[str, Place]:
         return self._entries.ends(self.keys())
 
-    def tasks(self, bounds: Mapping[str, tuple[Place, Place]]) -> Sequence[InputPartition]:
+    def tasks(self, bounds: Mapping[str, tuple[Place, Place]]) -> list[Task]:
         """Divide the ranges of all streams among tasks, at most ``partitions``: each task costs about 0.1 s."""
         parts = -(-self._tasks // max(len(bounds), 1))
         ranges = [each for key, ends in bounds.items() for each in self._entries.ranges(key, *ends, parts)]
@@ -82,37 +92,69 @@ class _Reader:
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         for each in partition.ranges if isinstance(partition, Task) else ():  # Spark passes None for no partition
-            yield from self._bounds.rows(self._entries.rows(each))
+            for batch in self._entries.rows(each):
+                if isinstance(self._entries, Events):
+                    batch = self._bounds.rows(batch)
+                if isinstance(self._entries, Events) and self.has_order:
+                    for name, column in zip(ORDER, numbers_of(batch.column("entry")), strict=True):
+                        batch = batch.append_column(name, column)
+                if batch.num_rows:
+                    yield batch
 
-    def starts(self, ends: Mapping[str, Place]) -> dict[str, Place]:
-        """Return the place after which each stream is read, by the options. Raise ``WrongOption`` for no events."""
-        if isinstance(self._entries, Events) and (foreign := self._entries.foreign(sorted(ends))):
+    def check(self, keys: Iterable[str]) -> None:
+        """Raise ``WrongOption`` if one that is named, or all of ``keys``, hold no events."""
+        found = sorted(keys)
+        if isinstance(self._entries, Events) and (foreign := self._entries.foreign(found)):
             named = [key for key in foreign if key in self._names]
-            if named or len(foreign) == len(ends):
+            if named or foreign == found:
                 raise WrongOption(
                     f"redis-stream: {', '.join(named or foreign)}: its entries are no events: read them with the "
                     "option entries=raw"
                 )
+
+    def starts(self, ends: Mapping[str, Place]) -> dict[str, Place]:
+        """Return the place after which each stream is read, by the options."""
         found = {key: self._bounds.start_of(key) for key in ends}
         return {key: ends[key] if start is None else self._entries.existing(key, start) for key, start in found.items()}
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """Reads what the streams hold when the job is planned."""
+    """Reads what the streams hold when its tasks begin, since Spark plans a frame only once, for all of its actions.
+
+    What is planned is the division: each piece of a long stream, but for the last, ends at a certain entry.
+    """
 
     def __init__(self, given: Mapping[str, str], schema: StructType | None = None) -> None:
         super().__init__(given, schema)
         if self._bounds.from_the_end or LATEST in self._bounds.start.values():
             raise WrongOption("redis-stream: option startingOffsets: a batch that begins at the end reads nothing")
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Read less: see ``Bounds.pushed``. Spark applies all filters again."""
-        if isinstance(self._entries, Events):
-            self._bounds = self._bounds.pushed(filters)
-        return filters
-
     def partitions(self) -> Sequence[InputPartition]:
-        ends = {key: end for key, end in self.ends().items() if self._bounds.wants(key.removesuffix(SUFFIX))}
+        keys = self.keys()
+        bounds = self._present(keys)
+        self.check(self._entries.ends(keys))
+        first, *others = self.tasks(bounds) or [Task([])]
+        return [replace(first, planned=frozenset(bounds)), *others]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        new: set[str] = set()
+        if partition.planned is not None:
+            self._looked = -float("inf")
+            new = set(self.keys()) - partition.planned
+        bounds = self._present(sorted(new.union(each.key for each in partition.ranges)))
+        ranges = []
+        for each in (*partition.ranges, *(Range(key, Place(), Place()) for key in sorted(new))):
+            if each.key in bounds:
+                start, end = bounds[each.key]
+                if each.is_first:
+                    each = replace(each, start=start, since=each.since and start)
+                ranges.append(replace(each, end=end) if each.is_last else each)
+        return super().read(Task([each for each in ranges if each.end.order > each.start.order]))
+
+    def _present(self, keys: Sequence[str]) -> dict[str, tuple[Place, Place]]:
+        """Return where reading of each stream begins and ends by now, if there is something to read."""
+        ends = self._entries.ends(keys)
         starts = self.starts(ends)
         bounds = {}
         for key, end in ends.items():
@@ -120,7 +162,7 @@ class BatchReader(_Reader, DataSourceReader):
             upto = end if last is None else self._entries.last_until(key, min(last, end, key=lambda each: each.order))
             if upto is not None and upto.order > starts[key].order:
                 bounds[key] = starts[key], upto
-        return self.tasks(bounds)
+        return bounds
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -141,6 +183,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> dict[str, Any]:
         ends = self.ends()
+        self.check(ends)
         starts = {key: start for key, start in self.starts(ends).items() if start != Place()}
         return offset_of({key: self._entries.numbered(key, Place(), start) for key, start in starts.items()})
 
@@ -150,7 +193,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         places = places_of(start)
-        ends = self._entries.ends(sorted({*self.keys(), *places}))
+        ends = self._entries.ends(self._wanted({*self.keys(), *places}))
         if self._until is not None:
             until = {key: end for key, end in self._until.items() if key in ends}
             ends = {key: min(ends[key], end, key=lambda place: place.order) for key, end in until.items()}
