@@ -51,23 +51,38 @@ DURABLE: Final = {"memory": (), "aof": ("WAITAOF", "LPUSH", "LPOP")}
 def least(settings: "ServiceSettings") -> dict[str, Rights]:
     """Return the rights that the service needs, by the URL of the server."""
     keys: dict[str, set[str]] = {settings.redis: set()}
+    reads = {url: set(more) for url, more in settings.reads().items()}
     shape = settings.shape()
-    for end in (*shape.ends, *shape.watched):  # of the latter it reads the type, to name a key of a wrong one
+    for end in shape.ends:
         patterns = keys.setdefault(end.url, set())
         patterns |= {glob_escaped(end.key)} | ({f"{glob_escaped(end.key)}:*"} if end.role == "pending" else set())
+    for end in shape.watched:  # it reads the type, to name a key of a wrong one
+        reads.setdefault(end.url, set()).add(glob_escaped(end.key))
+        keys.setdefault(end.url, set())
     for url, more in settings.patterns().items():
         keys.setdefault(url, set()).update(more)
-    commands = {url: settings.sends_elsewhere() for url in keys} | {settings.redis: _commands(settings)}
+    elsewhere = settings.sends_elsewhere()
+    commands = dict.fromkeys(keys, elsewhere) | {settings.redis: _commands(settings)}
+    if settings.redis in settings.patterns():  # what seems to be another server is this one
+        commands[settings.redis] |= elsewhere
+    directories: tuple[str, ...] = ()
     if settings.redis_namespace:
         registry = settings.service_redis or settings.redis
         for url in (settings.redis, registry):
             keys.setdefault(url, set()).add(f"{glob_escaped(settings.redis_namespace)}:*")
-        keys[settings.redis].update(Keys(settings.redis_namespace).directories)
+        directories = tuple(map(glob_escaped, Keys(settings.redis_namespace).directories))
         commands[registry] = commands.get(registry, frozenset()) | REGISTERING | of(LUA / name for name in REGISTRY)
     spaces = [settings.redis_namespace, *shape.watches] if "PUBLISH" in commands[settings.redis] else []
     channels = tuple(Keys(glob_escaped(name)).due for name in spaces if name)
     return {
-        url: Rights(tuple(sorted(keys[url])), commands[url], channels if url == settings.redis else ()) for url in keys
+        url: Rights(
+            tuple(sorted(keys[url])),
+            commands[url],
+            channels if url == settings.redis else (),
+            tuple(sorted(reads.get(url, ()))),
+            directories if url == settings.redis else (),
+        )
+        for url in keys
     }
 
 

@@ -9,9 +9,7 @@ from redis.exceptions import ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.settings.base import ServiceSettings
-from penstock.atomic import AtomicWrites
 from penstock.encoding import encoded
-from penstock.errors import WrongType
 from penstock.inspect.ownership import Ownership, registration_of
 from penstock.keys import Keys
 
@@ -37,12 +35,9 @@ async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: F
 async def _refusal(redis: "Redis", directory: bytes, namespace: bytes, words: str) -> str:
     """Return why the server refused the registration; an empty text if it did not."""
     try:
-        if await redis.hget(directory, namespace) == encoded(words):
-            return ""
-        async with AtomicWrites(redis) as writes:
-            writes.hset(directory, namespace, words)
-            await writes.execute()
-    except (ResponseError, WrongType) as error:
+        if await redis.hget(directory, namespace) != encoded(words):  # by itself: a script would need every right to it
+            await redis.hset(directory, namespace, words)
+    except ResponseError as error:
         return str(error)
     return ""
 

@@ -54,8 +54,10 @@ COMMANDS: Final[dict[str, tuple[bool, int]]] = {
 TWO_KEY_COMMANDS: Final = frozenset({"BLMOVE", "LMOVE", "RENAME", "RENAMENX"})
 CHANNEL_COMMANDS: Final = frozenset({"PUBLISH", "PSUBSCRIBE", "SUBSCRIBE", "UNSUBSCRIBE"})
 TRANSACTION_COMMANDS: Final = frozenset({"MULTI", "EXEC", "DISCARD"})
-OPTIONAL_COMMANDS: Final = frozenset({"CONFIG|GET", "EVAL_RO", "EVALSHA_RO"})
-"""Commands that a service can do without. Redis 6.2 does not know the last two."""
+UNKNOWN_TO_OLD: Final = frozenset({"EVAL_RO", "EVALSHA_RO"})
+"""Commands that Redis 6.2 does not know."""
+OPTIONAL_COMMANDS: Final = UNKNOWN_TO_OLD | {"CONFIG|GET"}
+"""Commands that a service can do without."""
 CONNECT_COMMANDS: Final = frozenset({"CLIENT|SETNAME", "CLIENT|ID", "PING"})
 READ_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {
@@ -108,21 +110,41 @@ def script_commands(file: Path) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Rights:
-    """The rights of a user on a server. ``keys`` and ``channels`` are glob-style patterns."""
+    """The rights of a user on a server. ``keys``, ``channels``, ``reads`` and ``sets`` are glob-style patterns.
+
+    Keys in ``reads`` are only read. Of hashes in ``sets`` fields may be set, too, and never removed.
+    """
 
     keys: tuple[str, ...]
     commands: frozenset[str]
     channels: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
 
     def __or__(self, other: "Rights") -> "Rights":
         keys, channels = self.keys + other.keys, self.channels + other.channels
-        return Rights(_minimal(keys), self.commands | other.commands, _minimal(channels))
+        return Rights(
+            _minimal(keys),
+            self.commands | other.commands,
+            _minimal(channels),
+            _minimal(self.reads + other.reads),
+            _minimal(self.sets + other.sets),
+        )
 
-    def line(self, user: str, password: str = "PASSWORD") -> str:
-        """Return the redis-cli command that gives ``user`` these rights and no others."""
-        words = [f"~{pattern}" for pattern in _minimal(self.keys)]
+    def line(self, user: str, password: str = "PASSWORD", *, old: bool = False) -> str:
+        """Return the redis-cli command that gives ``user`` these rights and no others.
+
+        An ``old`` server, Redis 6.2, knows no right to read alone: there the same keys may be written.
+        """
+        if old:
+            former = Rights(self.keys + self.reads + self.sets, self.commands - UNKNOWN_TO_OLD, self.channels)
+            return former.line(user, password)
+        keys = _minimal(self.keys)
+        read = [each for each in _minimal(self.reads + self.sets) if not any(fnmatchcase(each, key) for key in keys)]
+        words = [f"~{pattern}" for pattern in keys] + [f"%R~{pattern}" for pattern in read]
         words += [f"&{pattern}" for pattern in _minimal(self.channels)]
         words += [f"+{command.lower()}" for command in sorted(self.commands)]
+        words += [f"(~{pattern} +hset)" for pattern in _minimal(self.sets) if pattern in read]
         return " ".join(["ACL SETUSER", user, "reset on", f">{password}", *map(_quoted, words)])
 
 
@@ -133,8 +155,14 @@ def _minimal(patterns: Collection[str]) -> tuple[str, ...]:
 
 
 def _quoted(word: str) -> str:
-    """Return ``word`` as redis-cli reads it: in double quotes if it holds anything unusual."""
-    if re.fullmatch(r"[\w~&+:|*?\[\]{}./@-]+", word):
+    """Return ``word`` as redis-cli reads it: in double quotes if it holds anything unusual.
+
+    A pattern cannot have a blank, whatever the quotes: Redis refuses it. So ``?`` stands for one.
+    """
+    if word.startswith("("):
+        return "(" + " ".join(map(_quoted, word[1:-1].rsplit(" ", 1))) + ")"
+    word = re.sub(r"\s", "?", word)
+    if re.fullmatch(r"[\w~&+:|*?%\[\]{}./@-]+", word):
         return word
     return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 

@@ -245,6 +245,10 @@ class ServiceSettings(KernelSettings):
         """Return glob-style patterns of keys that the service uses and ``shape`` does not name, by URL."""
         return {}
 
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """Return patterns of keys that the service only reads, and never names as keys of a script, by URL."""
+        return {}
+
     def sends_elsewhere(self) -> frozenset[str]:
         """Return the commands that the service sends to another server that its ``shape`` names."""
         return frozenset()

@@ -114,10 +114,14 @@ async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> li
     former: Any = redis.hgetall(keys.changes)
     names = [*lists, *(name for name, note in decoded_fields(await former).items() if is_moved(note))]
     leases_of = [("ZRANGE", f"{name}:consumers", 0, -1, "WITHSCORES") for name in names]
-    (seconds, _), *found = await _read(redis, [("TIME",), *leases_of])
+    states_of = [("HGETALL", f"{name}:consumers:steps") for name in names]
+    (seconds, _), *found = await _read(redis, [("TIME",), *leases_of, *states_of])
     notes = []
-    for name, leases in zip(names, found, strict=True):
-        dead = [] if leases is None or any(float(end) > seconds * 1e6 for end in leases[1::2]) else leases[::2]
+    for name, leases, said in zip(names, found[: len(names)], found[len(names) :], strict=True):
+        states = decoded_fields(said or {})
+        ends = dict(zip((leases or [])[::2], (leases or [])[1::2], strict=True))
+        ahead = [decoded(id) for id, end in ends.items() if float(end) > seconds * 1e6]
+        dead = [*ends] if all(states.get(id, "").startswith("gone:") for id in ahead) else []
         held = await _read(redis, [("LLEN", f"{name}:consumer:{decoded(id)}") for id in dead])
         if leases is None or None in held:
             what = f"this user may not read {name}:consumers and {name}:consumer:*"

@@ -35,20 +35,24 @@ def acl(
             metavar="SERVER", help="Print only the lines for this server, without headings, e.g. localhost:6379."
         ),
     ] = None,
+    old: Annotated[bool, typer.Option("--redis-6", help="For Redis 6.2, which knows no right to read alone.")] = False,
     json: Json = False,
 ) -> None:
     """Print the minimal Redis ACL of each service.
 
     One ACL SETUSER line for each service and server, and two read-only users: status, for penstock status, audit,
-    explain, trace, dead, map --live, bus status and queue, and jobs status, list and show; metrics, for an exporter. A
-    user is named as in the URL of its server, or else as its process. Replace PASSWORD; a line replaces all previous
-    rights of the user. Pipe the output of --server SERVER to redis-cli. --spark adds the user pyspark for your PySpark
-    programs, and then FILE or DIR is optional.
+    explain, trace, dead, map --live, bus status and queue, and jobs status, list and show; metrics, for an exporter.
+    What a service only reads it may only read (%R~), which Redis 6.2 cannot grant: see --redis-6. A user is named as in
+    the URL of its server, or else as its process. Replace PASSWORD; a line replaces all previous rights of the user.
+    Pipe the output of --server SERVER to redis-cli. --spark adds the user pyspark for your PySpark programs, and then
+    FILE or DIR is optional.
     """
-    run(_acl(path, service, spark or [], server, json))
+    run(_acl(path, service, spark or [], server, old, json))
 
 
-async def _acl(path: Path | None, service: str | None, spark: Sequence[str], only: str | None, as_json: bool) -> int:
+async def _acl(
+    path: Path | None, service: str | None, spark: Sequence[str], only: str | None, old: bool, as_json: bool
+) -> int:
     if path:
         require_path(path)
     elif not spark:
@@ -57,18 +61,19 @@ async def _acl(path: Path | None, service: str | None, spark: Sequence[str], onl
     users = [*_users(parts), *_spark_user(spark)]
     if only is not None:
         there = sorted({where for where, _, _ in users})
+        only = _same(only, there)
         if only not in there:
             raise Misused(f"no service uses the server {only!r}: expected one of {', '.join(there)}")
         users = [user for user in users if user[0] == only]
     if as_json:
-        print_json({"users": [_as_json(*user) for user in users]})
+        print_json({"users": [_as_json(*user, old=old) for user in users]})
         return 0
     server = None
     for where, name, rights in sorted(users, key=lambda user: user[0]):
         if where != server and only is None:
             typer.echo(f"{'' if server is None else chr(10)}# on {shown(where)}")
         server = where
-        typer.echo(shown(rights.line(name)))
+        typer.echo(shown(rights.line(name, old=old)))
     user = urlsplit(os.environ.get("REDIS", "")).username
     if any(name == user for _, name, _ in users):
         words = "its line takes all of its other rights; unset REDIS, and each process gets a user of its own"
@@ -121,8 +126,9 @@ def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
     for (server, user), rights in found.items():
         yield server, user, rights
     for server in dict.fromkeys(server for server, _ in found):
-        keys = tuple(key for (where, _), rights in found.items() if where == server for key in rights.keys)
-        held = (f"{key}:consumer{more}" for key in _written(parts) for more in ("s", ":*"))
+        there = [rights for (where, _), rights in found.items() if where == server]
+        keys = tuple(key for rights in there for key in (*rights.keys, *rights.reads, *rights.sets))
+        held = (f"{key}:consumer{more}" for key in _written(parts) for more in ("s", "s:steps", ":*"))
         yield server, "status", Rights((*keys, *held), READ_COMMANDS)
         yield server, "metrics", Rights(keys, METRICS_COMMANDS)
 
@@ -152,6 +158,15 @@ def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:
             yield from other.rights[other.urls[0]].keys
 
 
-def _as_json(server: str, user: str, rights: "Rights") -> dict[str, Any]:
+def _same(server: str, known: Sequence[str]) -> str:
+    """Return ``server`` as it is in ``known``: 127.0.0.1 is localhost, and 6379 the port."""
+    if server in known or "/" in server:
+        return server
+    found = _server(f"redis://{server}")
+    return found if found in known else server
+
+
+def _as_json(server: str, user: str, rights: "Rights", *, old: bool) -> dict[str, Any]:
     found = {"keys": sorted(set(rights.keys)), "channels": list(rights.channels), "commands": sorted(rights.commands)}
-    return {"server": server, "user": user, **found, "line": rights.line(user)}
+    found |= {"reads": sorted(set(rights.reads + rights.sets)), "sets": sorted(set(rights.sets))}
+    return {"server": server, "user": user, **found, "line": rights.line(user, old=old)}

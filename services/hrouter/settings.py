@@ -118,8 +118,11 @@ class Settings(ServiceSettings):
         return self.reply_lists
 
     def patterns(self) -> dict[str, tuple[str, ...]]:
-        waits = (glob_escaped(name) for rule in self.rules_ for name in rule.waits)
-        return {self.redis: (*self.reply_lists, *waits)}
+        return {self.redis: tuple(self.reply_lists)}
+
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """Return the lists whose lengths breakers read."""
+        return {self.redis: tuple(glob_escaped(name) for rule in self.rules_ for name in rule.waits)}
 
     def metrics(self) -> tuple[str, ...]:
         return (*super().metrics(), "broken")

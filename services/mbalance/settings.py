@@ -107,11 +107,12 @@ class Settings(ServiceSettings):
         "seconds", "Seconds in which what was measured of an unused list fades.", 60.0, least=1, most=86_400
     )
 
-    def patterns(self) -> dict[str, tuple[str, ...]]:
-        """Add the keys of workers, which are only read."""
-        hands = [glob_escaped(name) + (":*" if self.workers else "") for name in self.in_hand]
-        spaces = [f"{glob_escaped(name)}:*" for name in self.workers]
-        return {self.redis: (*hands, *spaces, *map(glob_escaped, self.registrations))}
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """Return the keys of workers: what registers them, and what they have in hand."""
+        hands = [glob_escaped(name) + (":[0-9]*" if self.workers else "") for name in self.in_hand]
+        workers = [f"{glob_escaped(name)}:{kind}" for name in self.workers for kind in ("ids", "[0-9]*")]
+        registrations = [f"{glob_escaped(name)}{kind}" for name in self.registrations for kind in ("", ":steps")]
+        return {self.redis: (*hands, *workers, *registrations)}
 
     def metrics(self) -> tuple[str, ...]:
         return ("taken", "settled", "delivered", "rebalanced")

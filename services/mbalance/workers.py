@@ -1,7 +1,6 @@
 """The workers of the lists: which are registered, and where they keep what they have in hand."""
 
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from penstock.script import Script
 from services.mbalance.settings import Settings
 
 MAX_LISTS: Final = 7_000
-"""Names of lists and registrations in one call; the stack of Lua ends at some 8,000."""
+"""Names of lists and registrations in one call; each is looked at in it."""
 _stranded: Final = Script.read(Path(__file__).parent / "lua" / "stranded.lua")
 
 
@@ -69,9 +68,14 @@ class Workers:
         for place, keys in enumerate(self._keys):
             registrations[place] = [keys.instance(id) for id in ids[place]]
         weights = settings.weights or [1] * len(settings.out)
+        states = [[word for key in keys for word in (key, f"{key}:steps")] for keys in registrations]
         self.named = {
-            "lists": [*settings.out, *chain(*hands), *chain(*registrations)],
-            "groups": [*chain(*zip(weights, map(len, hands), map(len, registrations), strict=True))],
+            "lists": settings.out,
+            "groups": [
+                word
+                for weight, held, found in zip(weights, hands, states, strict=True)
+                for word in (weight, len(held), len(found) // 2, *held, *found)
+            ],
             "outs": len(settings.out),
             "registered": int(self.watched),
         }

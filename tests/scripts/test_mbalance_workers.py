@@ -51,6 +51,21 @@ async def test_what_waits_for_a_dead_worker_goes_elsewhere_in_order_and_before_n
     assert await counted(redis, "rebalanced") == {"b": 10, "count": 10}
 
 
+async def test_a_consumer_that_is_gone_is_no_worker_though_its_next_look_lies_ahead(redis: Redis) -> None:
+    """Its place in the zset of leases is when others look at its list again, up to minutes from now."""
+    ahead = (await redis.time())[0] * 1_000_000 + 50_000_000
+    await redis.zadd("a:alive", {"dead": ahead})
+    await redis.hset("a:alive:steps", "dead", "gone:17")
+    await revive(redis, "c")
+    await push(redis, SOURCE, range(20))
+    assert (await balance(redis))[3] == 1
+    assert [await redis.llen(name) for name in ABC] == [0, 0, 20]
+    await redis.zadd("a:alive", {"living": ahead})
+    await redis.hset("a:alive:steps", "living", "7 idle")
+    await push(redis, SOURCE, range(20))
+    assert (await balance(redis))[3] == 2
+
+
 async def test_messages_stay_if_no_worker_is_alive(redis: Redis) -> None:
     await push(redis, "b", range(3))
     await push(redis, SOURCE, range(5))

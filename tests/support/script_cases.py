@@ -382,8 +382,7 @@ def _move(draw: Draw) -> Given:
 def _balance(draw: Draw) -> Given:
     outs = draw.randint(1, MANY)
     hands, registrations = [draw.randint(0, 1) for _ in range(outs)], [draw.randint(0, 2) for _ in range(outs)]
-    lists: list[Any] = [draw.messages() for _ in range(outs + sum(hands))]
-    lists += [draw.choice([b"w", None, Zset(w=(draw.now + 50) * 1e6)]) for _ in range(sum(registrations))]
+    lists: list[Any] = [draw.messages() for _ in range(outs)]
     rates = {f"k:lists:{place}": draw.choice(["0.5 3 1.0 1.0 2 4 0.5", "x"]) for place in range(outs)}
     return {
         "outs": outs,
@@ -391,7 +390,18 @@ def _balance(draw: Draw) -> Given:
         "rates": draw.choice([None, rates]),
         "forget": 60,
         "groups": [
-            word for place in range(outs) for word in (draw.choice([1, 2.5]), hands[place], registrations[place])
+            word
+            for place in range(outs)
+            for word in (
+                *(draw.choice([1, 2.5]), hands[place], registrations[place]),
+                *["k:hand"] * hands[place],
+                *draw.choice([("k:alive", "k:steps"), ("k:nobody", "k:hand")]) * registrations[place],
+            )
+        ],
+        "commands": [
+            ("RPUSH", "k:hand", "a"),
+            draw.choice([("SET", "k:alive", "w"), ("ZADD", "k:alive", (draw.now + 50) * 1e6, "w")]),
+            ("HSET", "k:steps", "w", draw.choice(["7", "gone:1"])),
         ],
         "policy": draw.choice(["expectedWait", "length", "roundRobin", "weighted", "hash"]),
         "field": draw.choice(["", "meta.id", "meta"]),

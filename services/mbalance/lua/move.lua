@@ -17,7 +17,7 @@
 -- KEYS delivered   hash   metric: the same, by list
 -- KEYS rebalanced  hash   metric: messages that were taken back from a list, by list
 -- KEYS lease?      hash   owner token expires of the one active replica
--- KEYS lists...    list   `outs` lists, then what their workers have in hand, then their registrations (of any type)
+-- KEYS lists...    list   the lists to choose from
 -- ARGV outs        how many lists there are to choose from
 -- ARGV batch       maximum number of messages to move
 -- ARGV bytes       maximum number of bytes to move; one message always goes
@@ -27,7 +27,7 @@
 -- ARGV token       the lease's fencing token that the caller holds
 -- ARGV registered  1 if a list without a registration has no worker that is alive, else 0
 -- ARGV inhand      1 if the lists of what workers have in hand are given, else 0
--- ARGV groups...   for each list: its weight, how many lists its workers have in hand, how many registrations
+-- ARGV groups...   for each list: its weight, and the names of what its workers have in hand, and of their registrations
 -- Returns messages moved, messages that still wait, bytes of the largest message read, and how many lists have a worker.
 -- Run twice: the second run moves the next batch.
 local FLUSH = 4000
@@ -42,15 +42,15 @@ if problem then return problem end
 note(pending, here)
 
 local waiting, loads, weights, alive, dead, stranded = {}, {}, {}, {}, {}, 0
-for place, hands, registrations in each_list(outs, groups) do
+for place, weight, hands, registrations in each_list(outs, groups) do
   local list = lists[place]
   waiting[place] = length('LLEN', list)
-  loads[place], weights[place] = waiting[place], tonumber(groups[3 * place - 2])
+  loads[place], weights[place] = waiting[place], weight
   for at = hands[1], hands[2] do
-    local hand = lists[at]
+    local hand = groups[at]
     loads[place] = loads[place] + length('LLEN', hand)
   end
-  if has_worker(lists, registrations, registered, now) then alive[#alive + 1] = place
+  if has_worker(groups, registrations, registered, now) then alive[#alive + 1] = place
   elseif waiting[place] > 0 then dead[#dead + 1], stranded = place, stranded + waiting[place] end
 end
 local total = here + behind + stranded
