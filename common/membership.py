@@ -83,6 +83,9 @@ class Membership(Generic[S]):
         The registration also says soon what the instance waits for, and that it waits no longer.
         """
         async with self._one_at_a_time:
+            if self._registry.lost_neighbour:
+                await self._registry.compact()
+                await self._take_care(context)
             if time.monotonic() >= self._renew_at or context.unregistered.is_set():
                 context.unregistered.clear()
                 await self._renew(context)

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from structlog.typing import FilteringBoundLogger
 
+from common.neighbours import has_ended, process
 from common.settings.base import ServiceSettings
 from penstock import __version__
 from penstock.encoding import decoded
@@ -41,6 +42,9 @@ class Registry:
         self._redis, self._keys, self._log = redis, keys, log
         self.settings = settings
         self._host, self._pid = socket.gethostname(), str(os.getpid())
+        self._process = process(os.getpid())
+        self._neighbours: dict[str, str] = {}
+        """The processes of other instances that were alive at the last look, by id."""
         self.id = ""
         self.alive: set[str] = set()
         """The other listed instances that were alive at this one's last renewal that compacted."""
@@ -75,6 +79,7 @@ class Registry:
                 pid=self._pid,
                 service=self.settings.service,
                 version=__version__,
+                process=self._process,
                 expire=self.settings.service_expire,
                 renew=self.settings.service_renew,
                 capacity=self.settings.service_capacity,
@@ -139,7 +144,7 @@ class Registry:
         await _answer(self._redis, instance=self.key, host=self._host, pid=self._pid, order=order, refused=refused)
 
     async def dead(self, ids: list[str]) -> list[str]:
-        """Return those of ``ids`` that no live instance has.
+        """Return those of ``ids`` that no live instance has; deregister one whose process has ended here.
 
         Of many ids, count first how many exist. Even if all do, one call in as many checks them one by one, since an
         order that comes too late creates a key without an instance.
@@ -149,9 +154,26 @@ class Registry:
             return []
         async with self._redis.pipeline(transaction=False) as wire:
             for id in ids:
-                wire.hexists(self._keys.instance(id), "host")
-            alive = await wire.execute(raise_on_error=False)
-        return [id for id, lives in zip(ids, alive, strict=True) if lives == 0]
+                wire.hmget(self._keys.instance(id), "host", "pid", "process")
+            said = await wire.execute(raise_on_error=False)
+        dead = list[str]()
+        for id, found in zip(ids, said, strict=True):
+            host, pid, name = (None, None, None) if isinstance(found, ResponseError) else found
+            if not isinstance(found, ResponseError) and host is None:
+                dead.append(id)
+            elif has_ended(decoded(name or b"")):
+                named = {"instance": self._keys.instance(id), "ids": self._keys.ids, "id": id}
+                await _deregister(self._redis, **named, host=host, pid=pid)
+                self._log.info("registration removed: its process has ended", key=named["instance"], pid=int(pid or 0))
+                dead.append(id)
+            else:
+                self._neighbours[id] = decoded(name or b"")
+        return dead
+
+    @property
+    def lost_neighbour(self) -> bool:
+        """Return whether an instance that was alive at the last look has ended on this machine."""
+        return any(map(has_ended, self._neighbours.values()))
 
     async def deregister(self) -> None:
         removed, unlisted = await self._deregister()
@@ -167,9 +189,12 @@ class Registry:
         """Take dead instances off the list of live ones, and note which of the others are ``alive``."""
         listed = [decoded(id) for id in await self._redis.lrange(self._keys.ids, 0, -1)]
         others = {id for id in listed if id != self.id}
+        self._neighbours = {id: name for id, name in self._neighbours.items() if id in others}
         dead = await self.dead(sorted(others)) if others else []
         if dead:
             await _compact(self._redis, ids=self._keys.ids, instances=[self._keys.instance(id) for id in dead])
+            for id in dead:
+                self._neighbours.pop(id, None)
         self.alive = others - set(dead)
 
     async def _why_gone(self) -> Presence:

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from common.acl import BATCHES, least
-from common.settings.fields import LONGEST_WAIT, is_secret
+from common.settings.fields import LONGEST_WAIT, Whole, is_secret, setting
 from common.settings.kernel import KernelSettings, order_needs_a_namespace, renewal_is_in_time
 from common.settings.props import place_of, read_props
 from common.settings.roles import Role, conflicts, pending_lists, roles_of
@@ -309,3 +309,18 @@ def _masked(value: object) -> object:
     if isinstance(value, list):
         return [*map(_masked, value)]
     return mask_password(value) if isinstance(value, str) and "://" in value else value
+
+
+class PromptSettings(ServiceSettings):
+    """Of a service on the way of requests: what it had in hand is found before who waits for the answer gives up.
+
+    That is 30 s for himporter by default; 20 s after a death the registration is gone, and 5 s later others look.
+    """
+
+    service: ClassVar[str] = "prompt"
+    service_expire: Whole = setting(
+        "seconds", "Seconds after which the registration of a dead instance is gone.", 20, least=10, most=86_400
+    )
+    service_renew: Whole = setting(
+        "seconds", "Seconds between two renewals, at most serviceExpire - 5.", 5, least=5, most=86_395
+    )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import MinLen
 from pydantic import PlainValidator
 
-from common.settings.base import ServiceSettings
+from common.settings.base import PromptSettings
 from common.settings.fields import IN_FILE, YEAR, Whole, setting
 from common.settings.roles import In, Pending, PopTimeout, ReplyLists, Role
 from common.settings.validation import ItemProblems
@@ -78,13 +78,13 @@ def breakers_fit_a_look(rules_: list[Rule]) -> str | None:
     return f"breakers count {lists:,} lists: expected at most {MAX_LISTS:,}" if lists > MAX_LISTS else None
 
 
-class Settings(ServiceSettings):
+class Settings(PromptSettings):
     """Settings of hrouter, which moves each request to the list of the first rule that matches it."""
 
     service: ClassVar[str] = "hrouter"
     buries: ClassVar[bool] = True
     rules: ClassVar[tuple[Check, ...]] = (
-        *ServiceSettings.rules,
+        *PromptSettings.rules,
         letters_need_a_namespace,
         answers_need_lists,
         lists_fit_a_batch,

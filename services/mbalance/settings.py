@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Strict
 
-from common.settings.base import ServiceSettings
+from common.settings.base import PromptSettings
 from common.settings.fields import Name, PopTimeout, Seconds, Whole, setting
 from common.settings.roles import In, Outs, Pending
 from common.settings.validation import Rule
@@ -57,13 +57,13 @@ def _one_for_each(what: str, given: list[int] | list[str], out: list[str]) -> st
     return f"{len(given)} {what} for {len(out)} lists: expected one for each list of out, in the same order"
 
 
-class Settings(ServiceSettings):
+class Settings(PromptSettings):
     """Settings of mbalance, which moves each message of ``in`` to the one of ``out`` that will serve it soonest."""
 
     service: ClassVar[str] = "mbalance"
     sends: ClassVar[frozenset[str]] = frozenset({"LRANGE"})
     rules: ClassVar[tuple[Rule, ...]] = (
-        *ServiceSettings.rules,
+        *PromptSettings.rules,
         out_fits_a_script,
         weighted_needs_weights,
         one_weight_for_each_list,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from common.acl import LUA
-from common.settings.base import ServiceSettings
+from common.settings.base import PromptSettings
 from common.settings.fields import YEAR, Name, PopTimeout, Whole, setting
 from common.settings.roles import In, Out, Pending
 from common.settings.validation import Rule
@@ -20,12 +20,12 @@ def a_field_is_read(by: str, field: str | None) -> str | None:
     return "has no effect unless by is field" if field else None
 
 
-class Settings(ServiceSettings):
+class Settings(PromptSettings):
     """Settings of mdedupe, which moves messages from ``in`` to ``out`` and drops duplicates."""
 
     service: ClassVar[str] = "mdedupe"
     scripts: ClassVar[tuple[Path, ...]] = (LUA / "hold_batch.lua",)
-    rules: ClassVar[tuple[Rule, ...]] = (*ServiceSettings.rules, keys_need_a_namespace, a_field_is_read)
+    rules: ClassVar[tuple[Rule, ...]] = (*PromptSettings.rules, keys_need_a_namespace, a_field_is_read)
 
     in_: In
     pending: Pending

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen
 
-from common.settings.base import ServiceSettings
+from common.settings.base import PromptSettings
 from common.settings.fields import YEAR, PopTimeout, Seconds, Whole, setting
 from common.settings.roles import Answers, Done, In, Out, Pending, ReplyList, ReplyLists
 from common.settings.validation import Rule
@@ -56,13 +56,13 @@ def records_outlive_all_attempts(
     )
 
 
-class Settings(ServiceSettings):
+class Settings(PromptSettings):
     """Settings of mdispatch, which tracks requests from ``in`` to ``out`` and delivers answers from ``res``."""
 
     service: ClassVar[str] = "mdispatch"
     buries: ClassVar[bool] = True
     rules: ClassVar[tuple[Rule, ...]] = (
-        *ServiceSettings.rules,
+        *PromptSettings.rules,
         tracking_needs_a_namespace,
         replies_need_a_list_of_answers,
         messages_need_events,

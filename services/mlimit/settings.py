@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from common.settings.base import ServiceSettings
+from common.settings.base import PromptSettings
 from common.settings.fields import YEAR, Name, PopTimeout, Seconds, Whole, setting
 from common.settings.roles import In, Out, Pending, ReplyLists
 from common.settings.validation import Rule
@@ -33,13 +33,13 @@ def answers_need_lists(reply_lists: list[str], over: str) -> str | None:
     return "has no effect unless over is answer" if reply_lists and over != "answer" else None
 
 
-class Settings(ServiceSettings):
+class Settings(PromptSettings):
     """Settings of mlimit, which moves messages from ``in`` to ``out``, at most ``rate`` a second."""
 
     service: ClassVar[str] = "mlimit"
     buries: ClassVar[bool] = True
     rules: ClassVar[tuple[Rule, ...]] = (
-        *ServiceSettings.rules,
+        *PromptSettings.rules,
         buckets_need_a_namespace,
         a_field_is_read,
         a_list_is_named,

@@ -159,7 +159,7 @@ def test_requests_are_answered(here: Any, lists: Lists) -> None:
             break
     answer, done = json.loads(here.lpop("res")), json.loads(here.lpop("shop:done"))
     assert answer.pop("meta").keys() == {"id", "work"}
-    assert (answer, done["xid"], done.keys()) == ({"price": 7}, "5", {"xid", "work"})
+    assert (answer, done["xid"], done.keys()) == ({"price": 7}, 5, {"xid", "work"})
 
 
 def test_a_loop_that_is_never_ended_does_no_harm(here: Any, redis_url: str) -> None:

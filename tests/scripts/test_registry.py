@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from structlog.testing import capture_logs
 
+from common.neighbours import process
 from common.registry import LUA, Presence, Registry
 from penstock import __version__
 from penstock.connection import connect
@@ -37,6 +38,7 @@ async def test_an_instance_is_registered_with_what_an_operator_asks_for(redis: R
     assert instance.id == "9"
     fields = await redis.hgetall("demo:mpush:9")
     started = fields[b"started"]
+    assert fields.pop(b"process", b"") == process(os.getpid()).encode()
     assert list(fields.items()) == [
         (b"host", socket.gethostname().encode()),
         (b"pid", str(os.getpid()).encode()),
@@ -48,6 +50,24 @@ async def test_an_instance_is_registered_with_what_an_operator_asks_for(redis: R
     ]
     assert before <= int(started) <= (await redis.time())[0]
     assert await listed(redis) == [9]
+
+
+async def test_an_instance_whose_process_has_ended_on_this_machine_is_dead_at_once(redis: Redis) -> None:
+    gone, living, far = [await registered(redis, pid) for pid in (1, 2, 3)]
+    other = await asyncio.create_subprocess_exec("sleep", "3600")
+    await redis.hset(gone.key, "process", process(other.pid))
+    await redis.hset(far.key, "process", "another boot/pid:[1]/7/17")
+    successor = await registered(redis)
+    assert successor.alive == {gone.id, living.id, far.id}
+    assert not successor.lost_neighbour
+    other.kill()
+    await other.wait()
+    assert successor.lost_neighbour
+    assert await successor.dead([gone.id, living.id, far.id]) == [gone.id]
+    assert await redis.exists(gone.key, living.key, far.key) == 2
+    await successor.compact()
+    assert successor.alive == {living.id, far.id}
+    assert not successor.lost_neighbour
 
 
 @pytest.mark.parametrize("expire", [30, 60, 600])
@@ -154,6 +174,7 @@ async def test_the_script_refuses_a_name_that_is_taken_and_changes_nothing(redis
         "host": "oak",
         "service": "mpush",
         "version": "1",
+        "process": "",
         "expire": 60,
         "renew": 15,
         "capacity": 10,

@@ -92,17 +92,22 @@ def test_each_list_gets_some_of_the_messages_as_map_shows() -> None:
 
 
 def test_the_keys_of_workers_are_among_its_rights() -> None:
-    (keys,) = [rights.keys for rights in made(workers=["v", "w"], in_hand=["x", "y"]).rights().values()]
-    assert {"v:*", "w:*", "x:*", "y:*"} <= set(keys)
-    (keys,) = [rights.keys for rights in made(registrations=["v", "w"], in_hand=["x", "y"]).rights().values()]
-    assert {"v", "w", "x", "y"} <= set(keys)
+    (rights,) = made(workers=["v", "w w"], in_hand=["x", "y"]).rights().values()
+    assert set(rights.reads) == {"v:ids", "v:[0-9]*", "w w:ids", "w w:[0-9]*", "x:[0-9]*", "y:[0-9]*"}
+    assert " %R~v:[0-9]* %R~v:ids %R~w?w:[0-9]* %R~w?w:ids " in rights.line("bal")
+    assert " ~v:[0-9]* " in rights.line("bal", old=True)
+    assert "%R" not in rights.line("bal", old=True)
+    assert rights.line("bal").endswith(" (~penstock:registered +hset)")
+    (rights,) = made(registrations=["v", "w"], in_hand=["x", "y"]).rights().values()
+    assert set(rights.reads) == {"v", "v:steps", "w", "w:steps", "x", "y"}
+    assert not set(rights.reads) & set(rights.keys)
 
 
 def test_a_call_names_lists_and_what_belongs_to_each() -> None:
     workers = Workers(made(registrations=["v", "w"], in_hand=["x", "y"], policy="weighted", weights=[3, 4]))
     assert workers.named == {
-        "lists": ["a", "b", "x", "y", "v", "w"],
-        "groups": [3, 1, 1, 4, 1, 1],
+        "lists": ["a", "b"],
+        "groups": [3, 1, 1, "x", "v", "v:steps", 4, 1, 1, "y", "w", "w:steps"],
         "outs": 2,
         "registered": 1,
     }
