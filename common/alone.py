@@ -32,7 +32,7 @@ class Alone(Generic[S]):
         for number, obey in orders.items():
             asyncio.get_running_loop().add_signal_handler(number, obey)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that penstock.signals kept waiting
-        self._log.info("settings", **self._settings.shown())
+        self._log.log(logs.settings_level(), "settings", **self._settings.shown())
         self._warn()
         heartbeat = asyncio.create_task(beat(os.environ, self._problem, self._log))
         try:

@@ -93,7 +93,7 @@ class Process(Generic[S]):
         return self._membership is not None and self._membership.deleted
 
     async def _serve(self) -> int:
-        self._log.info("settings", **self._settings.shown())
+        self._log.log(logs.settings_level(), "settings", **self._settings.shown())
         self._warn()
         try:
             return await self._until_stopped(asyncio.create_task(self._live()))

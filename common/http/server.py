@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -17,6 +17,7 @@ from common.http.limits import Limits
 from common.http.proxies import Proxies
 from common.open_files import room_for
 from penstock.errors import PenstockError
+from penstock.listening import bound
 
 START_SECONDS: Final = 3.0
 """Seconds that first connections wait until requests are accepted; then they get 503."""
@@ -36,30 +37,15 @@ def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.so
     A shared one listens only once a server accepts: until then the others get all connections. Raise ``CannotListen``.
     """
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        if shared:
-            return _shared(family, address[:2])
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        made = bound(host, port, shared=shared)
+        if not shared:
+            made.listen(BACKLOG)
+        return made
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CannotListen(f"port {port} is taken: set listenPort") from None
         reason = f"cannot listen on {host} port {port}: {error.strerror}"
         raise CannotListen(f"{reason}: set listenHost or listenPort") from None
-
-
-def _shared(family: int, address: Any) -> socket.socket:
-    """Return a socket that is bound as ``socket.create_server`` does it."""
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 class HttpServer:

@@ -50,6 +50,7 @@ app = typer.Typer(
     epilog="Exit status: 0 OK, 1 a finding or a failure, 2 a usage error.",
     no_args_is_help=True,
     add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

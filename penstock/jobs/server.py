@@ -1,7 +1,8 @@
 """The servers of jobs, and what is on which."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import signal
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from penstock.jobs.routing import Routes
 from penstock.jobs.worker import Worker
 from penstock.retry import Patience
 from penstock.script import Script
+from penstock.stop_signals import StopSignals
 
 _pause: Final = Script.read(Path(__file__).parent / "lua" / "pause.lua")
 BUFFER: Final = 10_000
@@ -38,6 +40,7 @@ class Jobs:
 
     Several URLs are in the order of hfxbus's nodes (``sequence``); ``routes`` are its ``staticRoutes``, places by name.
     ``patience`` is how long (s) a call waits while a server is away, full or read-only; None without end.
+    ``stop_signals``, e.g. ``[signal.SIGTERM]``, call ``stop``.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Jobs:
         prefix: str = PREFIX,
         routes: Mapping[str | int, int] | None = None,
         patience: float | None = 60.0,
+        stop_signals: Iterable[signal.Signals] = (),
     ) -> None:
         if not urls:
             raise WrongCall("expected the URL of a server")
@@ -59,8 +63,10 @@ class Jobs:
         self._workers = set[Worker]()
         self._outgoing = dict[tuple[Instance, str], Outgoing]()
         self._keepers = dict[Instance, Keeper]()
+        self._signals = StopSignals(stop_signals, self.stop)
 
     async def __aenter__(self) -> Self:
+        self._signals.enter(asyncio.get_running_loop())
         self._patience.hurries = self._is_stopping = False
         for node in self.nodes:
             node.start()
@@ -73,6 +79,7 @@ class Jobs:
         self.stop()
         await asyncio.gather(*(worker.ended() for worker in self._workers))
         self._is_entered = False
+        self._signals.leave()
         await asyncio.gather(*(keeper.close() for keeper in self._keepers.values()))
         self._keepers.clear()
         await asyncio.gather(*(node.close() for node in self.nodes))

@@ -17,6 +17,7 @@ from common.open_files import room_for
 from penstock.bus import Bus
 from penstock.bus.federation.frames import HEADER, MAX_FRAME_HEADER
 from penstock.errors import PenstockError, Unavailable
+from penstock.listening import bound
 from services.gateway.access import Access
 from services.gateway.certificate import Certificate
 from services.gateway.login import Login, chosen
@@ -66,8 +67,7 @@ class Listener:
         try:
             self._server = await serve(
                 self._serve,
-                settings.listen_host,
-                settings.listen_port,
+                sock=bound(settings.listen_host, settings.listen_port),
                 ssl=self._certificate.context if self._certificate else None,
                 create_connection=_bounded_by(room_for(2 * settings.max_connections)),
                 process_request=self._answer,

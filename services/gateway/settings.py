@@ -14,6 +14,7 @@ from penstock.bus import Placement
 from penstock.bus.keys import CLOSED, MOVED, NOTIFICATIONS
 from penstock.bus.scripts import LUA
 from penstock.encoding import decoded
+from penstock.listening import ALL
 from penstock.shape import Shape
 
 BUS_COMMANDS = frozenset(
@@ -99,7 +100,9 @@ class Settings(ServiceSettings):
     placement: Placement = setting(
         "busmq | rendezvous", "How a new name chooses its server; all clients of a bus choose alike.", Placement.BUSMQ
     )
-    listen_host: Name = setting("address", "Which of the machine's addresses to listen on; all by default.", "0.0.0.0")
+    listen_host: Name = setting(
+        "address", "Which of the machine's addresses to listen on; all by default, of IPv6 and IPv4.", ALL
+    )
     listen_port: Whole = setting(
         "port", "Where websockets are accepted; 0 chooses a free one.", 8790, least=0, most=65_535
     )

@@ -41,6 +41,7 @@ class Delay:
         self._releasing = {
             **self._named,
             **counters(keys),
+            "interval": 1e6 / settings.rate,
             "lease": keys.lease if settings.ordered else None,
             "token": context.token or 0,
             "batch": settings.batch,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import ThreadingMixIn
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from common.outage import describe
 from penstock.errors import PenstockError, TooMany, WrongType
+from penstock.listening import bound
 from services.monitor.collector import StateCollector
 from services.monitor.state import NamespaceState
 
@@ -148,13 +149,18 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._open: dict[socket.socket, bool] = {}
         """The connections, the oldest first, and whether one has to end."""
         self._asking: dict[socket.socket, None] = {}
         """Those that have sent no whole request, the oldest first."""
         self._changes = Condition()
-        super().__init__(address, handler)
+        super().__init__(address, handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound(*address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+        self.server_activate()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, once fewer than ``MAX_CONNECTIONS`` are open."""
@@ -180,12 +186,6 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._asking.pop(request, None)
             self._open.pop(request, None)
             self._changes.notify()
-
-    def server_bind(self) -> None:
-        """Bind without looking up the host's name, which may take as long as a resolver's timeout."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a client that went away."""

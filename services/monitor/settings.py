@@ -14,6 +14,7 @@ from common.settings.redaction import quoted
 from common.settings.validation import Rule
 from penstock import tracking
 from penstock.keys import glob_escaped
+from penstock.listening import ALL
 from penstock.shape import Shape
 
 
@@ -66,7 +67,7 @@ class Settings(ServiceSettings):
         "port", "Where /metrics, /live and /ready are served; 0 for nowhere.", 9464, least=0, most=65_535
     )
     metrics_host: Name = setting(
-        "address", "Which of the machine's addresses to serve them on; all by default.", "0.0.0.0"
+        "address", "Which of the machine's addresses to serve them on; all by default, of IPv6 and IPv4.", ALL
     )
 
     def pending_of(self, namespace: str) -> str:

@@ -68,6 +68,20 @@ async def test_a_message_that_comes_later_is_a_duplicate_too_until_its_time_is_o
     assert await passed(redis, "a", expire=100) == ["a", "a"]
 
 
+async def test_a_key_that_was_remembered_before_the_clock_was_set_back_is_not_remembered_for_longer(
+    redis: Redis,
+) -> None:
+    await passed(redis, "a", expire=100)
+    key: Any
+    (key,) = await redis.zrange(KEYS.remembered, 0, -1)
+    await redis.zincrby(KEYS.remembered, 3_600_000_000, key)
+    assert await passed(redis, "a", "b", expire=100) == ["a", "b"], "a is a duplicate still"
+    seconds, _ = await redis.time()
+    assert (await redis.zscore(KEYS.remembered, key) or 0) <= (seconds + 1) * 1e6
+    await redis.zincrby(KEYS.remembered, -101_000_000, key)
+    assert await passed(redis, "a", expire=100) == ["a", "b", "a"]
+
+
 async def test_remembered_keys_expire_by_themselves(redis: Redis) -> None:
     await passed(redis, "a", expire=100)
     assert 90 < await redis.ttl(KEYS.remembered) <= 101

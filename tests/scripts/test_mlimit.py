@@ -14,6 +14,7 @@ from penstock.keys import Keys
 from penstock.transient import is_full
 from services.mlimit import delay
 from services.mlimit.delay import Delay
+from services.mlimit.request import reader
 from services.mlimit.service import run
 from services.mlimit.settings import Settings
 from tests.support.clock import Span
@@ -137,6 +138,22 @@ async def test_a_clock_that_was_set_back_delays_messages_by_a_burst_at_most(redi
     await redis.lpush("in", "a")
     async with running(redis, settings(rate=10, burst=2), run):
         await eventually(lambda: all_out(redis))
+
+
+async def test_by_field_too_a_clock_that_was_set_back_delays_messages_by_a_burst_at_most(redis: Any) -> None:
+    """Those that wait already, too: their times, and that of their bucket, are an hour ahead."""
+    seconds, micros = await redis.time()
+    ahead = seconds * 1_000_000 + micros + HOUR
+    chosen = settings(rate=10, burst=2, **BY_USER)
+    waiting = {f"{place:016d}{said('a', place)}": ahead + place * 100_000 for place in (1, 2, 3)}
+    await redis.zadd(KEYS.waiting, waiting)
+    await redis.hset(KEYS.held, KEYS.waiting, 3)
+    bucket = KEYS.bucket_of(reader("field", "user")(said("a", 0).encode()).bucket)
+    await redis.set(bucket, ahead + 500_000)
+    await redis.lpush("in", said("a", 4))
+    async with running(redis, chosen, run):
+        await eventually(lambda: all_out(redis))
+    assert await texts(redis, "out") == [said("a", number) for number in (1, 2, 3, 4)]
 
 
 async def test_a_rate_of_a_hundred_thousand_is_met_in_few_moves(redis: Any) -> None:

@@ -246,7 +246,7 @@ ARGUMENTS: Final[dict[str, Sequence[Any]]] = {
         ),
     ),
     **dict.fromkeys(
-        ("lists", "trouble", "refused", "progress", "reason", "former"),
+        ("lists", "trouble", "refused", "progress", "reason", "former", "process"),
         (
             "",
             "word",

@@ -20,6 +20,13 @@ local now, lasts = time[1] * 1e6 + time[2], tonumber(expire)
 local since = now - lasts * 1e6
 local passed, repeated, remembers = 0, 0, 0
 
+-- Have no key be younger than now, as those are which were remembered before the clock was set back: else they would stay
+-- for as much longer. Some thousand at a time.
+local function end_future()
+  local ahead = redis.call('ZRANGEBYSCORE', remembered, string.format('(%.0f', now + 1e6), '+inf', 'LIMIT', 0, MOST)
+  for _, key in ipairs(ahead) do redis.call('ZADD', remembered, 'XX', now, key) end
+end
+
 -- Remember `key`; return false if it was remembered already. It is remembered from the message that passed: a duplicate
 -- does not begin the time anew. Keys of one script differ by a microsecond each, so that the oldest is known.
 local function is_new(key)
@@ -33,6 +40,7 @@ end
 -- Push `messages`, oldest first, where they belong. Their keys are `known`, or the SHA-1 of each.
 local function pass(messages, known)
   local new, old = {}, {}
+  end_future()
   for place = 1, #messages do
     local message = messages[place]
     local kind = is_new(known and known[place] or redis.sha1hex(message)) and new or old

@@ -36,7 +36,7 @@ end
 if waits >= tonumber(capacity) then return reply(-1) end
 local at, wrong = {}
 for place, key in ipairs(buckets) do
-  at[place], wrong = full_at(key, math.huge)
+  at[place], wrong = full_at(key, now + (burst + waits) * interval)
   if wrong then return wrong end
 end
 -- A server whose memory is full refuses only a script's first write: meet that here.

@@ -9,22 +9,31 @@
 -- KEYS settled    hash  metric: messages that left the pending list and `waiting`
 -- KEYS delivered  hash  metric: messages pushed
 -- KEYS lease?     hash  owner token expires of the one active replica
+-- ARGV interval   us in which a bucket gets one token: the first message waits for no longer
 -- ARGV token      the lease's fencing token that the caller holds
 -- ARGV batch      maximum number of messages to move
 -- ARGV bytes      no more are moved once they reach this size together
 -- Returns messages moved, and the us until the next one is due, -1 if none waits. Run twice: the second run moves those that
 -- are due by then.
-local DIGITS, PIECE = 16, 16
+local DIGITS, PIECE, HEAD, SLACK = 16, 16, 500, 1e6
 local call = redis.call
 local refused = wrong_type({list = {out}, zset = {waiting}, hash = {holds, missing, taken, settled, delivered}})
 if refused then return refused end
-batch, bytes = tonumber(batch), tonumber(bytes)
+batch, bytes, interval = tonumber(batch), tonumber(bytes), tonumber(interval)
 local time = call('TIME')
 local now = time[1] * 1e6 + time[2]
 -- A removal of nothing: a full server refuses no write after it. Messages that move take no memory.
 call('ZREM', waiting, '')
 local waits = call('ZCARD', waiting)
 note(waiting, waits)
+
+-- If the clock was set back, bring forward those that come first, some hundred at a time.
+local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+local late = first and first - now - interval or 0
+if late > SLACK then
+  local head = call('ZRANGE', waiting, 0, HEAD - 1, 'WITHSCORES')
+  for place = 1, #head, 2 do call('ZADD', waiting, 'XX', string.format('%.0f', head[place + 1] - late), head[place]) end
+end
 
 local moved, size, largest, piece, found = 0, 0, 1, 1
 repeat
@@ -49,5 +58,5 @@ tally(taken, out, moved)
 tally(delivered, out, moved)
 tally(delivered, 'count', moved)
 write_tallies()
-local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
 return {moved, first and math.max(math.ceil(tonumber(first) - now), 0) or -1}
