@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from penstock.composition.model import Part
 from penstock.composition.rollout import LUA
+from penstock.composition.rollout.apply import _in_hand
 from penstock.composition.rollout.current import CurrentState, ReloadState
 from penstock.script import Script
 
@@ -82,3 +83,13 @@ async def test_counts_of_two_names_that_were_outputs_at_once_are_not_added(redis
     words = {"former": "a", "present": "b", "notes": "notes", "noted": "renamed b", "settled": "moved b", "older": 1}
     assert await rehome(redis, **words, counters=[*counters.values()], most=1, bytes=1_000_000) == [0, 0]
     assert await redis.hgetall(counters["taken"]) == {b"count": b"10", b"a": b"10", b"b": b"4"}
+
+
+async def test_what_consumers_of_lists_have_in_hand_is_counted(redis: Redis) -> None:
+    assert await _in_hand(redis, "work") == 0
+    await redis.zadd("work:consumers", {"a": 1, "b": 2})
+    await redis.lpush("work:consumer:a", "x", "y")
+    await redis.set("work:consumer:b", "somebody's")
+    assert await _in_hand(redis, "work") == 2
+    await redis.set("other:consumers", "no zset")
+    assert await _in_hand(redis, "other") == 0

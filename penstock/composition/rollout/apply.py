@@ -123,8 +123,11 @@ async def _reload_instance(by: CurrentState, id: str, wait: float) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _move(step: Step, _: float) -> str:
-    """Move all messages to the new list; redeliver tracked messages to it from now on, too."""
+async def _move(step: Step, wait: float) -> str:
+    """Move all messages to the new list; redeliver tracked messages to it from now on, too.
+
+    Wait for what consumers of ``penstock.lists`` have in hand: it is not in the list, and stays at its former name.
+    """
     assert step.list
     assert step.to
     redis, notes = step.by.redis, encoded(key_of(step.by.namespace))
@@ -149,7 +152,21 @@ async def _move(step: Step, _: float) -> str:
             raise StepFailed(f"another operator has just moved {former}: apply again")
         count, left = result
         total += count
+    until = time.monotonic() + wait
+    while held := await _in_hand(redis, former):
+        if time.monotonic() >= until:
+            there = f"{counted(held, 'message')} of {former} in hand of consumers of penstock.lists after {wait:g} s"
+            return f"{total:,} moved; {there}: what they give back, or leave if they die, stays there: apply again then"
+        await asyncio.sleep(POLL_SECONDS)
     return f"{total:,} moved"
+
+
+async def _in_hand(redis: Any, name: str) -> int:
+    """Return how many messages of the list ``name`` consumers of ``penstock.lists`` have taken and not settled."""
+    kind = decoded(await redis.type(encoded(f"{name}:consumers")))
+    ids = await redis.zrange(encoded(f"{name}:consumers"), 0, -1) if kind == "zset" else []
+    hands = [encoded(f"{name}:consumer:{decoded(id)}") for id in ids]
+    return sum([await redis.llen(hand) for hand in hands if decoded(await redis.type(hand)) in ("list", "none")])
 
 
 async def _redirect(writer: CurrentState, former: str, present: str) -> None:
