@@ -49,7 +49,7 @@ class NamespaceSnapshot:
         """Expected number of events by kind, from the counters that are written in the same transaction."""
         same = {name: self.count(name) for name in ("registered", "done", "expired", "timeout", "failed", "retry")}
         untaken = self.count("dead", "queueTimeout")
-        dead = self.count("dead", "timeout", "failed", "retryBudget", "cancelled") + untaken
+        dead = self.count("dead", "timeout", "failed", "retryBudget", "cancelled", "unopenable") + untaken
         ends = {"late": self.count("done:late", "completed"), "queueTimeout": untaken, "dead": dead}
         return {**same, **ends, "touched": self.count("touched")}
 

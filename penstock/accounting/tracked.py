@@ -77,7 +77,8 @@ def _taken_invariant(numbers: Mapping[str, Mapping[str, int]], requests: Sequenc
 
 
 def _registered_invariant(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Invariant:
-    sometimes = {reason: numbers["dead"].get(reason, 0) for reason in ("queueTimeout", "retryBudget", "cancelled")}
+    rare = ("queueTimeout", "retryBudget", "cancelled", "unopenable")
+    sometimes = {reason: numbers["dead"].get(reason, 0) for reason in rare}
     parts = {
         "done": numbers["done"].get("count", 0),
         "done late": numbers["done:late"].get("completed", 0),

@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from penstock.errors import Unopenable
 from penstock.exact_json import as_json, may_exceed_a_double, parse_exactly
 from services.hqueue.problem import Problem
+from services.hqueue.seals import OPEN, Lock
 
 JSON_KIND: Final = b"j"
 BYTES_KIND: Final = b"b"
@@ -44,6 +46,23 @@ def content_of(body: Any, name: str, default: Any = None) -> bytes:
     if raw is not None:
         return BYTES_KIND + bytes(raw)
     return JSON_KIND + as_json(getattr(body, name, default))
+
+
+def opened(lock: Lock, sealed: bytes | None, where: bytes) -> bytes:
+    """Return a content with its kind in front. Raise ``Unopenable`` if it cannot be opened, or is none then."""
+    if sealed is None:
+        raise Unopenable("it is not there any more")
+    content = lock.open(sealed, where)
+    if content[:1] == BYTES_KIND:
+        return content
+    try:
+        if content[:1] != JSON_KIND:
+            raise ValueError("of no kind that is known")
+        if lock is OPEN:  # else nobody but us has written it
+            from_json(content[1:], allow_inf_nan=False)
+    except ValueError as error:
+        raise Unopenable(f"changed after it was stored: {error}") from None
+    return content
 
 
 def member(name: str, content: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote
@@ -22,6 +23,9 @@ MARGIN: Final = 5.0
 LOOK_SECONDS: Final = 5.0
 """Longest time until an outcome is seen of which no news came."""
 TROUBLE_SECONDS: Final = 1.0
+PASS_SECONDS: Final = 0.2
+"""Head start of other instances, for ``YIELD_SECONDS`` after this one has passed an outcome on."""
+YIELD_SECONDS: Final = 60.0
 OPEN_SECONDS: Final = 0.1
 """Time until it is seen that the server is there."""
 WAITS: Final = Backoff((), 1.0, 300.0)
@@ -35,6 +39,7 @@ class Delivering:
     def __init__(self, served: Served) -> None:
         self._served, self._store = served, served.store
         self._news = asyncio.Event()
+        self._yields_until = 0.0
         self._tasks = set[asyncio.Task[None]]()
         self._runner: asyncio.Task[None] | None = None
 
@@ -58,6 +63,8 @@ class Delivering:
             if not self._store.is_open:
                 await asyncio.sleep(OPEN_SECONDS)
                 continue
+            if time.monotonic() < self._yields_until:
+                await asyncio.sleep(PASS_SECONDS)
             free, after = MAX_TASKS - len(self._tasks), None
             try:
                 if free:
@@ -84,24 +91,29 @@ class Delivering:
         try:
             record, *found = await from_steps(self._store.show(queue, id))
             task: dict[str, Any] = json.loads(record) if record else {}
-            turn = int(task.get("round", 0))
-            outcome, wait = "over", 0.0
+            turn, outcome, wait = int(task.get("round", 0)), "over", 0.0
             if task.get("delivery") == "waiting":
-                outcome, wait = await self._attempt(id, queue, turn, task, found)
+                wait = WAITS.delay_after(int(task.get("tries", 0)) + 1)
+                try:
+                    outcome, wait = await self._attempt(id, queue, turn, task, found, wait)
+                except (Forgotten, Unopenable) as error:  # another instance may have keys that this one lacks
+                    outcome = "refused" if isinstance(error, Forgotten) else "passed"
+                    _log.warning("an outcome cannot be opened", task=id, queue=queue, reason=str(error))
+            if outcome == "passed":
+                self._yields_until = time.monotonic() + YIELD_SECONDS
             if outcome != "replied":
                 await from_steps(self._store.sent(queue, id, turn, outcome, wait))
         except Exception as error:  # noqa: BLE001  # it goes on: the outbox is in the server
             _note("an outcome waits", error, task=id, queue=queue)
 
     async def _attempt(
-        self, id: str, queue: str, turn: int, task: dict[str, Any], found: list[Any]
+        self, id: str, queue: str, turn: int, task: dict[str, Any], found: list[Any], wait: float
     ) -> tuple[str, float]:
-        """Return how an attempt ended, and the seconds until the next one."""
+        """Return how an attempt ended, and the seconds until the next one: ``wait``, unless a host asks for more."""
         quoted, _, service = queue.partition("/")
         sealed = self._served.seals.keyring is not None
         status = {"deliveryId": f"{id}.{turn}", "service": service} | status_of(id, task)
         del status["delivery"]
-        wait = WAITS.delay_after(int(task.get("tries", 0)) + 1)
         has_list = True
         if "replyTo" in task and not task.get("replied"):
             contents = Contents() if sealed else await from_steps(self._contents(id, queue, task, found))
@@ -113,13 +125,11 @@ class Delivering:
                 has_list = False
         if not task.get("hook") or task.get("posted"):
             return ("replied", 0.0) if has_list else ("failed", wait)
-        try:
-            contents = await from_steps(self._contents(id, queue, task, found))
-        except (Forgotten, Unopenable) as error:
-            _log.warning("an outcome cannot be opened", task=id, queue=queue, reason=str(error))
-            return "refused", 0.0
+        contents = await from_steps(self._contents(id, queue, task, found))
         url = contents.webhook or ""
         posted = await self._served.webhooks.post(url, unquote(quoted), status["deliveryId"], contents.as_json(status))
+        if posted.outcome == "passed":
+            return "passed", wait
         if posted.outcome == "failed" or (posted.outcome == "refused" and not has_list):
             return "failed", max(wait, posted.wait or 0.0)
         return posted.outcome, wait if not has_list else posted.wait or 0.0

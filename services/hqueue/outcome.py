@@ -1,11 +1,13 @@
 """What is said of a task: its state, and what its client and its workers have left."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.errors import Unopenable
 from penstock.exact_json import as_json, exactly, parse
-from services.hqueue.content import member
+from services.hqueue.content import member, opened
 from services.hqueue.seals import Lock, place
 
 OPTIONAL: Final = {
@@ -44,17 +46,29 @@ class Contents:
 
 
 def contents_of(queue: str, id: str, task: dict[str, Any], found: Sequence[Any], lock: Lock) -> Contents:
-    """Open more, result, error and progress of a task, as ``Store.show`` returns them behind its record."""
+    """Open more, result, error and progress of a task, as ``Store.show`` returns them behind its record.
+
+    Raise ``Unopenable``; but leave out what cannot be opened of a task that is dead for that reason.
+    """
     more, result, error, progress = found
     contents = Contents()
     wanted = {"result": result} if task["state"] == "done" else {"error": error}
+    is_lenient = task.get("reason") == "unopenable"
     for name, sealed in (wanted | {"progress": progress}).items():
         if sealed is not None:
-            contents.members.append(member(name, lock.open(sealed, place(queue, id, name))))
+            with suppress(Unopenable) if is_lenient else nullcontext():
+                contents.members.append(member(name, opened(lock, sealed, place(queue, id, name))))
     if more is not None:
-        opened = lock.open(more, place(queue, id, "more"))
-        known = parse(opened)
-        contents.webhook = known.get("webhook")
-        if "token" in known:
-            contents.members.append(b'"token":' + as_json(exactly(opened, known, "token")))
+        with suppress(Unopenable) if is_lenient else nullcontext():
+            _add_more(contents, lock.open(more, place(queue, id, "more")))
     return contents
+
+
+def _add_more(contents: Contents, text: bytes) -> None:
+    try:
+        known = dict(parse(text))
+    except (TypeError, ValueError):
+        raise Unopenable("changed after it was stored") from None
+    contents.webhook = known.get("webhook")
+    if "token" in known:
+        contents.members.append(b'"token":' + as_json(exactly(text, known, "token")))

@@ -4,7 +4,7 @@ from typing import Final, TypeAlias
 
 from penstock.errors import Unopenable
 from penstock.sealing.keyring import Keyring
-from penstock.sealing.sealed import OwnerKeys, epoch_of
+from penstock.sealing.sealed import VERSION, OwnerKeys, epoch_of
 from services.hqueue.steps import in_task
 
 
@@ -15,6 +15,9 @@ class Open:
         return plain
 
     def open(self, sealed: bytes, _: bytes) -> bytes:
+        """Return ``sealed``, which nobody has sealed. Raise ``Unopenable``."""
+        if is_sealed(sealed):
+            raise Unopenable("sealed, and this instance has no masterKey")
         return sealed
 
 
@@ -42,6 +45,11 @@ class Seals:
             self.keyring.invalidate(owner)
             keys = await in_task(self.keyring.current(owner))
         return keys
+
+
+def is_sealed(*contents: bytes | None) -> bool:
+    """Return whether one of ``contents`` begins as no plain one does."""
+    return any(content is not None and content[:1] == bytes([VERSION]) for content in contents)
 
 
 def _epoch_of(sealed: bytes) -> int:

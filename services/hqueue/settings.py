@@ -61,7 +61,7 @@ class Settings(HttpSettings):
         *HttpSettings.rules, queues_have_a_namespace, keys_have_a_master, webhooks_are_signed,
     )  # fmt: skip
     sends: ClassVar[frozenset[str]] = frozenset(
-        {"HGETALL", "HGET", "SET", "GET", "INCRBY", "SUBSCRIBE", "PING", "HSET", "HINCRBY", "PUBLISH"}
+        {"HGETALL", "HGET", "SET", "GET", "SUBSCRIBE", "PING", "HSET", "HINCRBY", "PUBLISH"}
     )
     scripts: ClassVar[tuple[Path, ...]] = (LUA / "count.lua", *sorted(SEALING.glob("*.lua")))
 

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,8 +21,8 @@ VERBS: Final = (
     "sent",
 )  # fmt: skip
 _scripts: Final = {verb: Script.read(LUA / f"{verb}.lua") for verb in VERBS}
-IDS: Final = 1_000
-"""Ids that an instance reserves at a time."""
+IDS: Final = range(10**15, 9 * 10**15)
+"""Where the ids of an instance begin: below 2^53, so that who reads them as numbers loses no digit."""
 SWEPT: Final = 200
 """Maximum number of tasks of a queue that one sweep acts on."""
 KEY_BYTES: Final = 32
@@ -58,7 +59,7 @@ class Given:
     attempt: int
     lease_end: float
     """Seconds since the epoch."""
-    value: bytes
+    value: bytes | None
     progress: bytes | None
 
 
@@ -68,7 +69,7 @@ class Store:
     def __init__(self, caller: Caller, keys: Keys, settings: Settings) -> None:
         self.keys = keys
         self._caller, self._settings = caller, settings
-        self._ids: Iterator[int] = iter(())
+        self._ids = _fresh_ids()
         events = keys.event_keys if settings.event_capacity else {}
         self._common: dict[str, Any] = {"keep": settings.keep, "news": keys.task_news, "service": "", **events}
         self._common["history"] = settings.event_capacity
@@ -96,13 +97,8 @@ class Store:
         return found
 
     async def new_id(self) -> str:
-        """Return an id that no other task has had."""
-        found = next(self._ids, None)
-        if found is None:
-            last = await Step[int](self._caller.send("INCRBY", self.keys.message_counter, IDS))
-            self._ids = iter(range(last - IDS + 1, last + 1))
-            found = next(self._ids)
-        return str(found)
+        """Return an id that no other task has had, in any namespace, nor before the server lost data."""
+        return str(next(self._ids))
 
     async def add(self, queue: str, new: Sequence[New]) -> list[tuple[str, int, str, bool]] | None:
         """Add tasks; return id, index and state of each, and whether it is new. None if the queue is full.
@@ -115,7 +111,7 @@ class Store:
         if added == -1:
             return None
         if added == -2:
-            self._ids = iter(())
+            self._ids = _fresh_ids()
             return []
         return [(id.decode(), int(index), state.decode(), is_new == 1) for id, index, state, is_new in added]
 
@@ -202,7 +198,7 @@ class Store:
         """Note how an attempt to deliver ended; return what has become of the delivery. See ``lua/sent.lua``."""
         patience = self._settings.webhook_patience
         found: bytes = await self._deliver(
-            "sent", queue, id, turn, outcome=outcome, wait=f"{wait:.3f}", patience=patience
+            "sent", queue, id, turn, outcome=outcome, wait=f"{wait:.3f}", patience=patience, news=self.keys.task_news
         )
         return found.decode()
 
@@ -239,3 +235,8 @@ class Store:
 
     def _call(self, verb: str, **named: Any) -> Reply:
         return self._caller.call(_scripts[verb], Reply(), named)
+
+
+def _fresh_ids() -> Iterator[int]:
+    """Return numbers in order from a random one on: a counter in the server would begin again with its data."""
+    return count(secrets.choice(IDS))

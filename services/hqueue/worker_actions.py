@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -10,18 +10,27 @@ from common.http.answers import JSON
 from penstock.errors import Unopenable
 from penstock.exact_json import as_json
 from services.hqueue.bodies import Ack, B, Fetch, Heartbeat, OldAck, OldFetch, read, read_query
-from services.hqueue.content import JSON_KIND, content_of, member, parse
+from services.hqueue.content import JSON_KIND, content_of, member, opened, parse
 from services.hqueue.problem import Problem
 from services.hqueue.request import Request, Response
-from services.hqueue.seals import Lock, place
+from services.hqueue.seals import OPEN, is_sealed, place
 from services.hqueue.served import Served, several
 from services.hqueue.steps import Step
 from services.hqueue.store import Ended, Given
-from services.hqueue.task_token import Attempt, TaskTokens
+from services.hqueue.task_token import Attempt
 
+LEFT_SECONDS: Final = 2.0
+"""How long a sealed task waits that an instance without keys leaves to one that has them."""
 STALE: Final = "the worker does not have this task any more: its lease ended, or it was acknowledged"
 FORGED: Final = "this is no task token of this queue"
 _log: Final = structlog.get_logger("penstock.hqueue")
+
+
+class Shown(NamedTuple):
+    """What a worker gets of a task, with its kind in front."""
+
+    value: bytes
+    progress: bytes | None
 
 
 class WorkerActions:
@@ -46,18 +55,46 @@ class WorkerActions:
         await self._served.seals.of(
             request.owner
         )  # before a task is given: those of an owner that is forgotten are not
-        given = await self._fetched(request, worker, span or self._served.settings.time_to_recover, wait, most or 1)
-        if not given:
-            return Response(204, b"", ())
-        sealed = (each for task in given for each in (task.value, task.progress))
-        lock = await self._served.seals.of(request.owner, *sealed)
+        shown, until = list[tuple[Given, Shown]](), self._loop.time() + wait
+        while not shown:  # again, if none could be shown
+            left = max(0.0, until - self._loop.time())
+            given = await self._fetched(request, worker, span or self._served.settings.time_to_recover, left, most or 1)
+            if not given or request.exchange.is_gone:
+                return Response(204, b"", ())
+            shown = await self._opened(request, given)
         if is_original:
-            value = lock.open(given[0].value, place(request.queue, given[0].id, "value"))
+            value = shown[0][1].value
             kind = JSON if value[:1] == JSON_KIND else (b"content-type", b"application/octet-stream")
             return Response(200, value[1:], (kind,))
+        tasks = [_given(task, each, tokens.make(request.queue, task.id, task.attempt)) for task, each in shown]
         if not most:
-            return Response(200, _given(request.queue, given[0], lock, tokens) + b"\n")
-        return Response(200, b'{"tasks":[%b]}\n' % b",".join(_all_given(request.queue, given, lock, tokens)))
+            return Response(200, tasks[0] + b"\n")
+        return Response(200, b'{"tasks":[%b]}\n' % b",".join(tasks))
+
+    async def _opened(self, request: Request, given: Sequence[Given]) -> list[tuple[Given, Shown]]:
+        """Return the tasks that can be opened. End the attempts of all others, so that they keep no worker waiting.
+
+        Such a task is dead, with the reason. Without keys it may be another instance that has them: then the task waits
+        for its next attempt.
+        """
+        queue, seals = request.queue, self._served.seals
+        lock = await seals.of(request.owner, *(each for task in given for each in (task.value, task.progress)))
+        shown, ended = list[tuple[Given, Shown]](), list[Ended]()
+        for task in given:
+            try:
+                value = opened(lock, task.value, place(queue, task.id, "value"))
+                progress = task.progress and opened(lock, task.progress, place(queue, task.id, "progress"))
+                shown.append((task, Shown(value, progress)))
+            except Unopenable as error:
+                _log.error("cannot be opened", task=task.id, queue=queue, reason=str(error))
+                why, again = {"type": "Unopenable", "message": f"the task cannot be opened: {error}"}, "0"
+                content = lock.seal(JSON_KIND + as_json(why), place(queue, task.id, "error"))
+                if lock is OPEN and is_sealed(task.value, task.progress):
+                    content, again = b"", f"+{LEFT_SECONDS}"
+                ended.append(Ended("", task.id, task.attempt, "unopenable", content, "", again))
+        if ended:
+            await self._served.store.ack(queue, ended)
+        return shown
 
     async def _fetched(self, request: Request, worker: str, span: float, wait: float, most: int) -> list[Given]:
         """Return tasks for a worker; wait for one until the time is over, the client has gone, or the service stops.
@@ -184,26 +221,9 @@ def _acknowledged(state: str | Problem) -> dict[str, Any]:
     return {"acknowledged": True, "state": state}
 
 
-def _all_given(queue: str, tasks: Sequence[Given], lock: Lock, tokens: TaskTokens) -> list[bytes]:
-    """Return all tasks that can be opened. Raise ``Unopenable`` if none can."""
-    shown, problem = list[bytes](), None
-    for task in tasks:
-        try:
-            shown.append(_given(queue, task, lock, tokens))
-        except Unopenable as error:
-            problem = error
-            _log.error("cannot be opened", task=task.id, queue=queue, reason=str(error))
-    if problem and not shown:
-        raise problem
-    return shown
-
-
-def _given(queue: str, task: Given, lock: Lock, tokens: TaskTokens) -> bytes:
-    value = member("value", lock.open(task.value, place(queue, task.id, "value")))
-    token = tokens.make(queue, task.id, task.attempt)
+def _given(task: Given, shown: Shown, token: str) -> bytes:
     head = b'{"taskId":"%b","index":%d,"attempt":%d,"taskToken":"%b","leaseEnd":%.3f,' % (
         task.id.encode(), task.index, task.attempt, token.encode(), task.lease_end,
     )  # fmt: skip
-    if task.progress is None:
-        return head + value + b"}"
-    return head + value + b"," + member("progress", lock.open(task.progress, place(queue, task.id, "progress"))) + b"}"
+    value = member("value", shown.value)
+    return head + value + (b"," + member("progress", shown.progress) if shown.progress else b"") + b"}"

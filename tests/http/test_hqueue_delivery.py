@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -269,6 +269,54 @@ def test_outcomes_survive_the_death_of_the_service(tmp_path: Path) -> None:
             until(lambda: all(map(queue.is_delivered, ids)), 60)
             assert {got.id for got in receiver.got} == {f"{id}.0" for id in ids}
         assert sorted(each["taskId"] for each in queue.replies("all")) == sorted(ids)
+        queue.redis.close()
+
+
+def test_an_instance_that_may_not_post_or_open_leaves_outcomes_to_one_that_may(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    """While instances get other settings one by one, the first to take an outcome ended its delivery for good."""
+    (tmp_path / "master").write_text("ab" * 32)
+    (tmp_path / "master").chmod(0o400)
+    key: dict[str, Any] = {"master_key": f"file:{tmp_path}/master"}
+    here: dict[str, Any] = {"webhook_hosts": [f"http://127.0.0.1:{PORT}"], "webhook_secret": ROOT_SECRET}
+    with queue_service(tmp_path / "log", **key, **here) as new:
+        others = [
+            ({**key}, "no host"),
+            ({**key, **here, "webhook_hosts": ["https://a"]}, "other host"),
+            (here, "no key"),
+        ]
+        with ExitStack() as stack:
+            for given, name in others:
+                other = QueueService(new.redis_url, tmp_path / name, **given)
+                stack.enter_context(other.process)
+                until(other.is_ready)
+            queue = Queue(new)
+            ids = []
+            for _ in range(10):
+                ids.append(queue.add(webhook=f"{receiver.url}/left", replyTo="left"))
+                queue.end(result=1)
+            until(lambda: all(map(queue.is_delivered, ids)), 60)
+        assert {got.outcome()["taskId"] for got in receiver.got if got.path == "/left"} == {*ids}
+        assert sorted(each["taskId"] for each in queue.replies("left")) == ids
+        queue.redis.close()
+
+
+def test_an_outcome_that_no_instance_may_post_waits_until_its_end(tmp_path: Path) -> None:
+    with queue_service(
+        tmp_path / "log", webhook_hosts=[f"http://127.0.0.1:{PORT}"], webhook_secret=ROOT_SECRET, webhook_patience=3
+    ) as service:
+        queue = Queue(service)
+        id = queue.add(webhook=f"http://127.0.0.1:{PORT}/nobody")
+        service.process.stop()
+        other = QueueService(service.redis_url, tmp_path / "other", webhook_patience=3)
+        with other.process:
+            until(other.is_ready)
+            queue.url = f"{other.url}/queues/{queue.name}"
+            queue.end()
+            until(lambda: "webhook refused" in other.process.log_text())
+            assert queue.status(id)["delivery"] == "waiting"
+            until(lambda: queue.status(id)["delivery"] == "failed")
         queue.redis.close()
 
 

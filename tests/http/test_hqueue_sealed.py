@@ -21,7 +21,7 @@ from penstock.keys import Keys
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import FileKey
 from penstock.testing.server import EmbeddedServer
-from tests.http.queue_service import NAMESPACE, Queue, QueueService, client
+from tests.http.queue_service import NAMESPACE, Queue, QueueService, client, queue_service
 from tests.support.harness import ROOT, until
 from tests.support.sealing import key_file
 
@@ -168,24 +168,34 @@ def test_iq_11_no_plaintext_and_no_key_is_in_the_servers_files_its_commands_or_t
         assert any("aof" in each for each in seen)
 
 
-def test_iq_d12_iq_d13_and_iq_d14_contents_that_were_changed_in_the_server_are_an_error_that_the_log_explains(
+def test_iq_d12_iq_d13_and_iq_d14_contents_that_were_changed_in_the_server_are_dead_with_the_reason_and_keep_nobody(
     tmp_path: Path,
 ) -> None:
+    """Their worker got 500 until they expired, a week later."""
     with sealed_service(tmp_path, os.urandom(32)) as (service, server), sync.Redis.from_url(server.url) as redis:
         queue = Queue(service)
-        first, second = queue.add("first"), queue.add("second")
         values = KEYS.queue(f"/{queue.name}", "values")
-        sealed: Any = redis.hget(values, first)
-        changed = sealed[:-1] + bytes([sealed[-1] ^ 1])
-        for wrong in (changed, redis.hget(values, second), sealed[:-1], b"j1", b""):
-            redis.hset(values, first, wrong or b"")
-            found = client.post(f"{queue.url}/fetch", json={"workerId": "w"})
-            assert (found.status_code, found.headers["content-type"]) == (500, "application/problem+json")
-            assert "value" not in found.json()
-        assert service.process.log_text().count("cannot be opened") == 5
-        assert queue.fetched("v")["value"] == "second"
-        redis.hset(values, first, sealed)
-        assert queue.fetched("w")["value"] == "first"
+        other = queue.add("other", delay=600)
+        sealed: Any = redis.hget(values, other)
+        changes = [sealed[:-1] + bytes([sealed[-1] ^ 1]), sealed, sealed[:-1], b"j1", b"", None]
+        ids = [queue.add("changed", token="of its client") for _ in changes]
+        good = queue.add("good")
+        for id, wrong in zip(ids, changes, strict=True):
+            if wrong is None:
+                redis.hdel(values, id)
+            else:
+                redis.hset(values, id, wrong)
+        assert queue.fetched("w")["taskId"] == good
+        for id in ids:
+            found = queue.status(id)
+            assert (found["state"], found["reason"], found["attempt"]) == ("dead", "unopenable", 1)
+            assert (found["error"]["type"], found["token"]) == ("Unopenable", "of its client")
+        assert service.process.log_text().count("cannot be opened") >= len(ids)
+        old = queue.add("changed, too")
+        redis.hset(values, old, sealed)
+        assert client.get(f"{queue.old}/fetch", params={"workerId": "v"}).status_code == 204
+        assert queue.status(old)["reason"] == "unopenable"
+        penstock("audit", NAMESPACE, "--redis", server.url)
 
 
 def test_iq_d12_a_batch_holds_what_can_be_opened(tmp_path: Path) -> None:
@@ -200,7 +210,46 @@ def test_iq_d12_a_batch_holds_what_can_be_opened(tmp_path: Path) -> None:
             assert [(each["taskId"], each["value"]) for each in found] == [(first, "first"), (third, "third")]
             (*_, line) = [line for line in service.process.log_text().splitlines() if "cannot be opened" in line]
             assert json.loads(line)["task"] == second
-            assert len(queue.info()["held"]) == 3, "it goes to another worker when its lease has ended"
+            assert [each["taskId"] for each in queue.info()["held"]] == [first, third]
+            assert queue.status(second)["reason"] == "unopenable"
+
+
+def test_tasks_from_before_there_was_a_key_are_dead_and_a_sealed_one_is_left_to_an_instance_with_keys(
+    tmp_path: Path,
+) -> None:
+    """A worker got ciphertext of the second, and nothing behind the first for a week."""
+    with sealed_service(tmp_path, os.urandom(32)) as (service, server):
+        queue, other = Queue(service), QueueService(server.url, tmp_path / "other")
+        with other.process:
+            until(other.is_ready)
+            keyless = Queue(other, queue.name)
+            plain, sealed = keyless.add("plain", token=1), queue.add("sealed", attempts=2, backoff={"initial": 0})
+            assert keyless.fetched("w")["taskId"] == plain
+            assert keyless.fetch("v") is None
+            found = queue.status(sealed)
+            assert (found["state"], found["attempt"]) == ("delayed", 1)
+            given = queue.fetched("v", wait=20)
+            assert (given["taskId"], given["value"], given["attempt"]) == (sealed, "sealed", 2)
+            assert keyless.ack(workerId="w", release=True) == 200
+            assert queue.fetch("u") is None
+            found = queue.status(plain)
+            assert (found["state"], found["reason"]) == ("dead", "unopenable")
+            assert plain in penstock("queue", "dead", queue.name, "--url", service.url)
+            lost = queue.add("nobody opens it", attempts=2)
+            until(lambda: keyless.fetch("w") is None and keyless.status(lost)["state"] == "dead")
+            assert keyless.status(lost)["reason"] == "unopenable"
+
+
+def test_what_is_no_content_any_more_is_dead_in_a_service_without_keys_too(tmp_path: Path) -> None:
+    """It was put into the answer as it was, which nobody could read then."""
+    with queue_service(tmp_path / "log") as service, sync.Redis.from_url(service.redis_url) as redis:
+        queue = Queue(service)
+        values = KEYS.queue(f"/{queue.name}", "values")
+        ids = [queue.add(each) for each in range(5)]
+        for id, wrong in zip(ids, (b"j{", b"x1", b"", b"jNaN"), strict=False):
+            redis.hset(values, id, wrong)
+        assert queue.fetched("w")["taskId"] == ids[-1]
+        assert [queue.status(id).get("reason") for id in ids] == [*["unopenable"] * 4, None]
 
 
 def test_iq_d13_keys_that_cannot_be_read_are_an_error_and_in_the_log(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 -- End attempts, each for itself: with a result the task is done; with an error it waits for another attempt, or is dead;
--- one that its worker has not begun waits again, and the attempt does not count.
+-- one that its worker has not begun waits again, and the attempt does not count. A task that cannot be shown to its worker
+-- ends as with an error.
 --
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
@@ -11,7 +12,7 @@
 --                 worker   whose last task is meant; empty: see `id`
 --                 id       of the task; with `worker` what it was expected to be
 --                 attempt  the one that the worker was given
---                 outcome  `result`, `error` or `release`
+--                 outcome  `result`, `error`, `release` or `unopenable`
 --                 content  the result or error, sealed; empty for none
 --                 kind     the type of the error
 --                 again    `0`: no other attempt; else how long to wait for it (s), or empty for the back-off of the task
@@ -45,7 +46,8 @@ local function acknowledge(worker, id, attempt, outcome, content, kind, again)
   local task = read_task(id)
   if not task or task.state ~= 'held' or math.min(task.lease, task.ends) <= now then return 0 end
   if worker == '' and task.attempt ~= tonumber(attempt) then return 0 end
-  if content ~= '' then call('HSET', values, id .. ':' .. outcome, content) end
+  local name = outcome == 'unopenable' and 'error' or outcome
+  if content ~= '' then call('HSET', values, id .. ':' .. name, content) end
   if outcome == 'result' then
     if task.attempt > 1 then call('HDEL', values, id .. ':error') end
     end_task(id, task, 'done')
@@ -62,7 +64,7 @@ local function acknowledge(worker, id, attempt, outcome, content, kind, again)
   if wait then
     wait_again(id, task, wait)
   else
-    end_task(id, task, 'dead', task.cancelled and 'cancelled' or 'failed')
+    end_task(id, task, 'dead', task.cancelled and 'cancelled' or outcome == 'error' and 'failed' or outcome)
   end
   return task.state
 end

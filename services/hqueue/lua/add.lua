@@ -9,7 +9,7 @@
 -- ARGV capacity   maximum number of tasks that the queue keeps
 -- ARGV new...     five for each task: id, record (JSON, times in s from now), value, more (empty for none), delay (s)
 -- Returns id, index and state of each task, and 1 if it is new; of a name that the queue has, what it has. Returns -1 if
--- there are too many; -2 if a task has one of the ids, which a server gives twice that has lost its last writes.
+-- there are too many; -2 if a task has one of the ids.
 -- Run twice: the ids are taken.
 local wrong = refused()
 if wrong then return wrong end

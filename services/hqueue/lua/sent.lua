@@ -7,9 +7,11 @@
 -- ARGV id         of the task
 -- ARGV queue      owner and service
 -- ARGV round      how often the task had been revived when the outcome was read
--- ARGV outcome    `sent`, `failed`, `deferred` (was not tried) or `refused` (never try again)
+-- ARGV outcome    `sent`, `failed`, `deferred` (was not tried), `refused` (never try again) or `passed` (this instance may not
+--                 post it, or cannot open it: another one may)
 -- ARGV wait       how long until the next attempt (s)
 -- ARGV patience   how long after the end of the task attempts are made (s)
+-- ARGV news       channel on which other instances hear what was passed
 -- Returns what has become of the delivery: `done`, `waiting`, `failed`; `over` if the task has no such outcome any more.
 -- Run twice: an attempt is counted twice.
 local call = redis.call
@@ -19,10 +21,8 @@ local record = call('HGET', tasks, id)
 local task = record and cjson.decode(record)
 if not task then call('ZREM', outbox, member) end
 if not task or not task.ended or (task.round or 0) ~= tonumber(round) or task.delivery ~= 'waiting' then return 'over' end
-if outcome == 'failed' then
-  task.tries = (task.tries or 0) + 1
-  tally(outcomes, 'failed')
-end
+if outcome == 'failed' or outcome == 'passed' then task.tries = (task.tries or 0) + 1 end
+if outcome == 'failed' then tally(outcomes, 'failed') end
 if outcome == 'sent' then
   task.posted = true
   if not task.replyTo or task.replied then task.delivery = 'done' end
@@ -33,5 +33,6 @@ elseif outcome == 'refused' or now + wait > task.ended + patience then
 end
 if task.delivery == 'waiting' then call('ZADD', outbox, now + wait, member) else call('ZREM', outbox, member) end
 call('HSET', tasks, id, cjson.encode(task))
+if outcome == 'passed' then call('PUBLISH', news, 'deliver 1') end
 write_tallies()
 return task.delivery
