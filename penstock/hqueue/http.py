@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -33,6 +34,8 @@ MAYBE_DONE: Final = frozenset({502, 503, 504})
 """Those after which the call may have been executed: the service itself has lost a reply, or a proxy one of it."""
 UNSENT: Final = httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout
 """Errors before anything was sent."""
+WORKER_PROCESS: Final = "Worker-Process"
+"""Header of a fetch, with a word that each process makes up: a worker that has another one than before has died."""
 TOKEN: Final = r"[A-Za-z0-9._~+/-]+=*"
 _log: Final = Log("penstock.hqueue")
 
@@ -92,6 +95,7 @@ class Http:
         wait: float = 0.0,
         repeatable: bool = True,
         patience: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Call, and repeat while the service is away.
 
@@ -103,7 +107,7 @@ class Http:
         while True:
             pause = 0.0
             try:
-                response = await self._send(method, path, body, query, wait)
+                response = await self._send(method, path, body, query, wait, headers or {})
             except UNSENT as error:
                 trouble = f"cannot reach {self.url}: {reason_of(error)}"
             except httpx.TransportError as error:
@@ -130,11 +134,17 @@ class Http:
             await asyncio.sleep(max(pause, BACKOFF.delay_after(failures)))
 
     async def _send(
-        self, method: str, path: str, body: bytes | None, query: dict[str, str | int | float] | None, wait: float
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        query: dict[str, str | int | float] | None,
+        wait: float,
+        more: Mapping[str, str],
     ) -> httpx.Response:
         if self._client is None:
             raise WrongCall("expected `async with Queues(...) as queues:` around this call")
-        headers = {} if body is None else {"content-type": "application/json"}
+        headers = {**more} if body is None else {"content-type": "application/json", **more}
         timeout = httpx.Timeout(ANSWER_SECONDS, read=ANSWER_SECONDS + wait, connect=CONNECT_SECONDS, pool=None)
         url = f"{self.url}{path}"
         return await self._client.request(method, url, content=body, params=query, headers=headers, timeout=timeout)

@@ -6,7 +6,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -15,7 +15,7 @@ from penstock.batches import payload_batches
 from penstock.errors import RequestTimeout, WrongCall
 from penstock.hqueue.answers import STATES, Added, Fetched, Info, Lease, Status
 from penstock.hqueue.errors import AnswerError, NoTask, TaskExpired, TaskFailed
-from penstock.hqueue.http import Answer
+from penstock.hqueue.http import WORKER_PROCESS, Answer
 from penstock.hqueue.options import NewTask, TaskOptions, check
 from penstock.hqueue.task import Outcome, Task
 from penstock.hqueue.values import as_json
@@ -184,7 +184,8 @@ class Queue:
 
         Heartbeats keep a task in hand. If this process dies, or blocks the event loop for longer than
         ``time_to_recover`` (s), another worker gets it. ``worker`` names this loop, and no other one at the same time;
-        after a restart the same name gets its unfinished tasks again at once. By default it is made up.
+        after a restart of the process the same name gets its unfinished tasks again at once, as their next attempt. By
+        default it is made up.
 
         At most ``batch`` tasks are taken at once; fewer while handling is slow, so that other workers get theirs.
 
@@ -199,12 +200,19 @@ class Queue:
         return Worker(self, made_up() if name is None else name, time_to_recover, batch, make)
 
     async def take(
-        self, worker: str, most: int | None, time_to_recover: float, wait: float, patience: float | None
+        self,
+        worker: str,
+        most: int | None,
+        time_to_recover: float,
+        wait: float,
+        patience: float | None,
+        process: str | None = None,
     ) -> list[Fetched]:
-        """Do one fetch."""
+        """Do one fetch; ``process`` is what a loop says of itself."""
         fields: dict[str, Any] = {"workerId": worker, "timeToRecover": time_to_recover}
         fields |= ({"wait": wait} if wait else {}) | ({} if most is None else {"max": most})
-        answer = await self.post("/fetch", as_json(fields), wait=wait, patience=patience)
+        headers = {} if process is None else {WORKER_PROCESS: process}
+        answer = await self.post("/fetch", as_json(fields), wait=wait, patience=patience, headers=headers)
         if answer.body is None:
             return []
         return [Fetched.read(each) for each in ([answer.body] if most is None else answer.body["tasks"])]
@@ -226,10 +234,11 @@ class Queue:
         wait: float = 0.0,
         repeatable: bool = True,
         patience: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Call one operation of this queue."""
-        call = self.queues.http
-        return await call("POST", self._path + path, body, wait=wait, repeatable=repeatable, patience=patience)
+        call, url = self.queues.http, self._path + path
+        return await call("POST", url, body, wait=wait, repeatable=repeatable, patience=patience, headers=headers)
 
     async def _get(self, path: str, query: dict[str, str | int | float] | None = None, wait: float = 0.0) -> Answer:
         return await self.queues.http("GET", self._path + path, query=query, wait=wait)

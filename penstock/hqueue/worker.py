@@ -1,6 +1,8 @@
 """One worker of a queue: fetch tasks, hand them out, keep them by heartbeats, acknowledge them, give back the rest."""
 
 import asyncio
+import os
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
@@ -33,6 +35,7 @@ HANG_UP_SECONDS: Final = 0.1
 """Time in which the service notices that a fetch was given up."""
 RELEASE_SECONDS: Final = 0.001
 """The lease of a task that goes back, and that was begun."""
+WORD: Final = secrets.token_hex(8)
 T = TypeVar("T", bound=TaskInHand)
 _log: Final = Log("penstock.hqueue")
 
@@ -168,7 +171,7 @@ class Worker(Generic[T]):
 
     async def _fetch(self, most: int) -> list[Fetched]:
         """Wait for tasks, while the service is away, too; return none if none came in time, or at a stop."""
-        fetching = asyncio.create_task(self._queue.take(self.id, most, self._recover, WAIT_SECONDS, inf))
+        fetching = asyncio.create_task(self._queue.take(self.id, most, self._recover, WAIT_SECONDS, inf, _process()))
         stopping = asyncio.create_task(self._queues.stopped.wait())
         self._unsure = most
         try:
@@ -207,7 +210,7 @@ class Worker(Generic[T]):
         """Let the leases of what was not handled end now."""
         if self._unsure:  # an answer that was not waited for may have given it tasks, which it gets again
             await asyncio.sleep(HANG_UP_SECONDS)  # else the former fetch might renew their leases after us
-            found = await self._queue.take(self.id, self._unsure, self._recover, 0, None)
+            found = await self._queue.take(self.id, self._unsure, self._recover, 0, None, _process())
             self._back += [self._make(each, self) for each in found]
         self._back += [task for task in self._held if not task.has_ended]
         await self._release(None)
@@ -223,3 +226,8 @@ class Worker(Generic[T]):
                     else:
                         await self._queue.acknowledge(Outcome.release(task.task_token), patience)
             self._back.pop()
+
+
+def _process() -> str:
+    """Return a word that no other process has, nor one that was forked from this one."""
+    return f"{WORD}-{os.getpid()}"

@@ -60,15 +60,17 @@ def contents_of(queue: str, id: str, task: dict[str, Any], found: Sequence[Any],
                 contents.members.append(member(name, opened(lock, sealed, place(queue, id, name))))
     if more is not None:
         with suppress(Unopenable) if is_lenient else nullcontext():
-            _add_more(contents, lock.open(more, place(queue, id, "more")))
+            text = lock.open(more, place(queue, id, "more"))
+            known = more_of(text)
+            contents.webhook = known.get("webhook")
+            if "token" in known:
+                contents.members.append(b'"token":' + as_json(exactly(text, known, "token")))
     return contents
 
 
-def _add_more(contents: Contents, text: bytes) -> None:
+def more_of(text: bytes) -> dict[str, Any]:
+    """Return what a client has said of its task besides the value. Raise ``Unopenable``."""
     try:
-        known = dict(parse(text))
+        return dict(parse(text))
     except (TypeError, ValueError):
         raise Unopenable("changed after it was stored") from None
-    contents.webhook = known.get("webhook")
-    if "token" in known:
-        contents.members.append(b'"token":' + as_json(exactly(text, known, "token")))

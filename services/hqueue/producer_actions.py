@@ -10,7 +10,7 @@ from services.hqueue.bodies import Backoff, NewTask, Rewind, read
 from services.hqueue.content import content_of, parse
 from services.hqueue.problem import Problem
 from services.hqueue.request import Request, Response
-from services.hqueue.seals import Lock, place
+from services.hqueue.seals import OPEN, Lock, place
 from services.hqueue.served import NO_TASK, PAGE, Served, several
 from services.hqueue.store import New
 
@@ -40,7 +40,7 @@ class ProducerActions:
         return Response(status, as_json(shown[0]) + b"\n", (JSON, (b"location", location)))
 
     async def _new(self, queue: str, body: NewTask, lock: Lock) -> New:
-        """Return a task as it is stored; names, keys and types of errors are not sealed, keys are digests."""
+        """Return a task as it is stored; names and keys are not sealed, keys are digests."""
         settings = self._served.settings
         backoff = body.backoff or Backoff(initial=settings.backoff_base, factor=2.0, cap=settings.backoff_cap)
         attempts = settings.attempts if body.attempts is None else body.attempts
@@ -48,13 +48,13 @@ class ProducerActions:
         record: dict[str, Any] = {"ends": ends, "attempts": attempts, "backoff": backoff.model_dump()}
         optional = {"startBy": body.start_timeout, "attemptTimeout": body.attempt_timeout}
         record |= {name: value for name, value in optional.items() if value is not None}
-        if body.non_retryable:
-            record["nonRetryable"] = body.non_retryable
         if body.id is not None:
             record |= {"name": body.id, "xid": body.id}
         if body.key is not None:
             record["key"] = sha1(f"{queue}|{body.key}".encode(), usedforsecurity=False).hexdigest()
         more = {"token": body.token} if "token" in body.model_fields_set else {}
+        if body.non_retryable:
+            (record if lock is OPEN else more)["nonRetryable"] = body.non_retryable
         if body.reply_to is not None:
             record["replyTo"] = body.reply_to
         if body.webhook is not None:

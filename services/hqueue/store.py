@@ -115,16 +115,16 @@ class Store:
             return []
         return [(id.decode(), int(index), state.decode(), is_new == 1) for id, index, state, is_new in added]
 
-    async def fetch(self, queue: str, worker: str, span: float, most: int) -> list[Given]:
+    async def fetch(self, queue: str, worker: str, span: float, most: int, process: str = "-") -> list[Given]:
         """Return the tasks that ``worker`` has, or else up to ``most`` that wait, leased for ``span`` seconds.
 
-        Several have at most ``maxBody`` bytes together.
+        Several have at most ``maxBody`` bytes together. If ``process`` is not that of the last fetch, or is empty for
+        the second time in turn, the worker has died, and the attempts that it had are over.
         """
+        delivered, room, length = self.keys.metric("delivered"), self._settings.max_body, f"{span:.6f}"
+        asked: dict[str, Any] = {"worker": worker, "process": process, "span": length, "most": most, "room": room}
         while True:
-            delivered, room = self.keys.metric("delivered"), self._settings.max_body
-            given = await self._act(
-                "fetch", queue, delivered=delivered, worker=worker, span=f"{span:.6f}", most=most, room=room
-            )
+            given = await self._act("fetch", queue, delivered=delivered, **asked)
             if isinstance(given, list):
                 return [
                     Given(id.decode(), int(index), attempt, float(end), value, more[0] if more else None)

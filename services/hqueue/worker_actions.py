@@ -1,7 +1,10 @@
 """Workers: fetch, acknowledge, and renew a lease."""
 
 import asyncio
+import json
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -9,8 +12,10 @@ import structlog
 from common.http.answers import JSON
 from penstock.errors import Unopenable
 from penstock.exact_json import as_json
+from penstock.hqueue.http import WORKER_PROCESS
 from services.hqueue.bodies import Ack, B, Fetch, Heartbeat, OldAck, OldFetch, read, read_query
 from services.hqueue.content import JSON_KIND, content_of, member, opened, parse
+from services.hqueue.outcome import more_of
 from services.hqueue.problem import Problem
 from services.hqueue.request import Request, Response
 from services.hqueue.seals import OPEN, is_sealed, place
@@ -21,6 +26,8 @@ from services.hqueue.task_token import Attempt
 
 LEFT_SECONDS: Final = 2.0
 """How long a sealed task waits that an instance without keys leaves to one that has them."""
+PROCESS: Final = WORKER_PROCESS.lower().encode()
+MAX_PROCESS: Final = 128
 STALE: Final = "the worker does not have this task any more: its lease ended, or it was acknowledged"
 FORGED: Final = "this is no task token of this queue"
 _log: Final = structlog.get_logger("penstock.hqueue")
@@ -58,7 +65,8 @@ class WorkerActions:
         shown, until = list[tuple[Given, Shown]](), self._loop.time() + wait
         while not shown:  # again, if none could be shown
             left = max(0.0, until - self._loop.time())
-            given = await self._fetched(request, worker, span or self._served.settings.time_to_recover, left, most or 1)
+            length = span or self._served.settings.time_to_recover
+            given = await self._fetched(request, worker, length, left, most or 1)
             if not given or request.exchange.is_gone:
                 return Response(204, b"", ())
             shown = await self._opened(request, given)
@@ -102,13 +110,15 @@ class WorkerActions:
         Who waits is on the list before the queue is looked at, so that no task that comes meanwhile goes unnoticed.
         """
         exchange, until = request.exchange, self._loop.time() + wait
+        process = dict(exchange.headers).get(PROCESS, b"")[:MAX_PROCESS].decode("latin-1")
+        fetch = partial(self._served.store.fetch, request.queue, worker, span, most, process)
         if wait <= 0 or not self._served.may_wait:
-            return await self._served.store.fetch(request.queue, worker, span, most)
+            return await fetch()
         while True:
             waiter = self._served.tasks.add(request.queue, max(0.0, until - self._loop.time()))
             exchange.when_gone(lambda waiter=waiter: self._served.tasks.leave(waiter))  # type: ignore[misc]
             try:
-                given = await self._served.store.fetch(request.queue, worker, span, most)
+                given = await fetch()
                 if not given and not exchange.is_draining:
                     await Step[bool](waiter)
             finally:
@@ -173,11 +183,24 @@ class WorkerActions:
         if isinstance(body, Ack) and body.release:
             return Ended(worker, attempt.id, attempt.attempt, "release", b"", "", again)
         outcome = "error" if "error" in body.model_fields_set else "result"
-        kind = body.error.get("type") if isinstance(body.error, dict) else None
+        found = body.error.get("type") if isinstance(body.error, dict) else None
+        kind = found if isinstance(found, str) else ""
         lock = await self._served.seals.of(request.owner)
+        if kind and lock is not OPEN:  # the server sees no word of it
+            if again != "0" and await self._is_final(request, attempt.id, kind):
+                again = "0"
+            kind = ""
         content = lock.seal(content_of(body, outcome), place(request.queue, attempt.id, outcome))
-        word = kind if isinstance(kind, str) else ""
-        return Ended(worker, attempt.id, attempt.attempt, outcome, content, word, again)
+        return Ended(worker, attempt.id, attempt.attempt, outcome, content, kind, again)
+
+    async def _is_final(self, request: Request, id: str, kind: str) -> bool:
+        """Return whether no attempt follows an error of type ``kind``; False if its task does not say, or not to us."""
+        record, more, *_ = await self._served.store.show(request.queue, id)
+        final = json.loads(record).get("nonRetryable", []) if record else []  # as a former version has stored it
+        lock = await self._served.seals.of(request.owner, more)
+        with suppress(Unopenable):
+            final += more_of(lock.open(more, place(request.queue, id, "more"))).get("nonRetryable", []) if more else []
+        return kind in final
 
     async def _last_of(self, queue: str, worker: str) -> Attempt:
         """Return the task that ``worker`` fetched last. What is sealed belongs to a task, so its id is needed first."""

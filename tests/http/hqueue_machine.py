@@ -53,6 +53,7 @@ STEPS: Final[dict[str, dict[str, st.SearchStrategy[Any]]]] = {
         "worker": WORKERS,
         "span": st.sampled_from([0.0004, 2.0, 10.0, 60.0, 60.0]),
         "most": st.integers(1, 3),
+        "process": st.sampled_from(["", "", "one", "other"]),
     },
     "ack": {
         "pick": PICK,
@@ -170,7 +171,7 @@ class Machine(RuleBasedStateMachine):
         }
         for of, key in ((0, None), (0, "aa"), (1, "aab"), (1, "aa")):
             self.add(of, 2, key=key, delay=0.0, ttl=80.0, initial=0.3333, **plain)
-            self.fetch(of, "w" if key else "v", 60.0, 2)
+            self.fetch(of, "w" if key else "v", 60.0, 2, "")
 
     @rule(what=st.sampled_from([*STEPS, *OFTEN, *OFTEN]), data=st.data())
     def step(self, what: str, data: st.DataObject) -> None:
@@ -238,10 +239,10 @@ class Machine(RuleBasedStateMachine):
 
     # Workers
 
-    def fetch(self, of: int, worker: str, span: float, most: int) -> None:
+    def fetch(self, of: int, worker: str, span: float, most: int, process: str) -> None:
         model = self.models[of]
-        expected = model.fetch(worker, span, most)
-        given = result_of(self.store.fetch(model.name, worker, span, most))
+        expected = model.fetch(worker, span, most, process)
+        given = result_of(self.store.fetch(model.name, worker, span, most, process))
         assert [task.id for task in given] == [task.id for task in expected]
         assert [task.index for task in given] == sorted(task.index for task in given)
         for task, known in zip(given, expected, strict=True):

@@ -55,6 +55,8 @@ class Task:
     cancelled: bool = False
     reason: str | None = None
     forgotten_at: float = 0.0
+    asked: tuple[int, str, int] = (0, "", 0)
+    """The attempt, the process that has it, and how often that has asked for it again."""
     contents: dict[str, bytes] = field(default_factory=dict)
     """Value, result, error and progress."""
 
@@ -105,7 +107,7 @@ class Model:
         self._place(task)
         return task
 
-    def fetch(self, worker: str, span: float, most: int) -> list[Task]:
+    def fetch(self, worker: str, span: float, most: int, process: str) -> list[Task]:
         """Return what a worker gets."""
         while True:
             if self._leases_over() or self._delays_over():
@@ -113,6 +115,10 @@ class Model:
                     return []
                 continue
             own = self.hands.get(worker, [])[:most]
+            if lost := [task for task in map(self.tasks.__getitem__, own) if self._has_died(task, process)]:
+                for task in lost:
+                    task.lease = self.now
+                continue
             found = [self.tasks[id] for id in own] or self.of("waiting")[:most]
             over = next((task for task in found if task.ends <= self.now or task.limit <= self.now), None)
             if over is None:
@@ -123,10 +129,18 @@ class Model:
             if not own:
                 task.state, task.worker, task.attempt = "held", worker, task.attempt + 1
                 task.close = None if task.attempt_timeout is None else self.clock.moment(task.attempt_timeout)
+                task.asked = (task.attempt, process, 0)
                 self.hands.setdefault(worker, []).append(task.id)
                 self._count("delivered")
             self._lease(task, span)
         return found
+
+    def _has_died(self, task: Task, process: str) -> bool:
+        attempt, known, times = task.asked
+        if attempt == task.attempt and known != process:
+            return True
+        task.asked = (task.attempt, process, times + 1)
+        return not process and times > 0
 
     def has(self, task: Task | None) -> bool:
         """Return whether a worker has this task and may still say so."""

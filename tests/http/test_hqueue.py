@@ -13,7 +13,7 @@ import httpx
 import pytest
 import redis as sync
 
-from tests.http.queue_service import LATE, Queue, QueueService, new_name, queue_service
+from tests.http.queue_service import LATE, Queue, QueueService, client, new_name, queue_service
 from tests.support.harness import ROOT, until
 
 pytestmark = pytest.mark.slow
@@ -42,6 +42,36 @@ def test_iq_03_a_worker_that_fetches_again_gets_its_task_with_a_new_lease(queue:
     assert again["taskId"] == first["taskId"]
     assert again["taskToken"] == first["taskToken"]
     assert again["leaseEnd"] > first["leaseEnd"]
+
+
+def test_a_worker_that_asks_for_the_second_time_has_died_and_its_task_dies_after_its_attempts(queue: Queue) -> None:
+    """One that starts again within its lease got a task that kills it for ever, always as attempt 1."""
+    poison, good = queue.add("poison", attempts=2), queue.add("good")
+    given = [queue.fetched("a", timeToRecover=600) for _ in range(5)]
+    assert [(each["taskId"], each["attempt"]) for each in given] == [(poison, 1)] * 2 + [(poison, 2)] * 2 + [(good, 1)]
+    assert given[0]["taskToken"] == given[1]["taskToken"] != given[2]["taskToken"]
+    found = queue.status(poison)
+    assert (found["state"], found["reason"], found["attempt"]) == ("dead", "timeout", 2)
+    assert queue.ack(taskToken=given[0]["taskToken"]) == LATE
+    assert queue.ack(taskToken=given[4]["taskToken"]) == 200
+
+
+def test_a_process_asks_for_its_tasks_as_often_as_it_likes_and_another_one_has_lost_those_of_the_first(
+    queue: Queue,
+) -> None:
+    first, second = queue.add(1), queue.add(2)
+
+    def fetched(process: str, most: int) -> list[tuple[str, int]]:
+        body = {"workerId": "w", "max": most, "timeToRecover": 600}
+        reply = client.post(f"{queue.url}/fetch", json=body, headers={"Worker-Process": process})
+        return [(each["taskId"], each["attempt"]) for each in reply.json()["tasks"]]
+
+    for _ in range(4):
+        assert fetched("a", 2) == [(first, 1), (second, 1)]
+    assert fetched("b", 1) == [(first, 2)]
+    assert queue.status(second)["attempt"] == 1
+    assert fetched("b", 1) == [(first, 2)]
+    assert fetched("", 2) == [(first, 3), (second, 2)], "a worker of another kind under its name"
 
 
 def test_iq_04_another_worker_gets_the_next_task_and_the_queue_is_first_in_first_out(queue: Queue) -> None:

@@ -14,6 +14,7 @@ import pytest
 from penstock.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, Unreadable, WrongCall
 from penstock.hqueue import AnswerError, LeaseLost, NewTask, NotAllowed, Queues, TaskExpired, TaskFailed
 from penstock.hqueue.queue import made_up
+from penstock.hqueue.worker import _process
 from tests.http.queue_answers import Scripted, answer, problem, task
 
 SECRET = "pst_" + "s3cr3t" * 7
@@ -405,6 +406,26 @@ async def test_names_of_workers_are_their_own() -> None:
             with each, pytest.raises(WrongCall, match="another loop over a has this name"):
                 await drained(here, worker="w1")
             break
+
+
+async def test_a_loop_says_which_process_it_belongs_to_and_a_call_by_hand_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a process that starts again under its name is known as another one, and a lost answer asked for again."""
+    transport = Scripted(Service([task("1"), task("2")], judged))
+    async with queues(transport) as here:
+        async for each in here["a"].tasks(worker="w"):
+            with each:
+                pass
+            if each.id == "2":
+                break
+        await here["a"].fetch_many("w", 1)
+    calls = zip(transport.calls, transport.headers, strict=True)
+    first, second, by_hand = (headers.get("worker-process") for call, headers in calls if call[1].endswith("/fetch"))
+    assert first == second == _process()
+    assert by_hand is None
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    assert _process() != first, "of a process that was forked"
 
 
 def test_options_of_a_loop_are_checked() -> None:

@@ -37,6 +37,12 @@ def secret_of(where: str) -> str:
     return f"plaintext-{where}-4711"
 
 
+def given_as(where: str, size: int) -> Any:
+    """Return what a client gives: an error has a type, which is compared with those that are final."""
+    content = content_of(where, size)
+    return {"type": content, "message": content} if where == "error" and size == 16 else content
+
+
 def content_of(where: str, size: int) -> str:
     return f"{secret_of(where)} " * (size // len(secret_of(where)) + 1) if size else ""
 
@@ -99,8 +105,11 @@ def penstock(*words: str) -> str:
 def use(queue: Queue) -> None:
     """Add tasks of all sizes, one of them twice; end them with results, errors and progress."""
     for size in SIZES:
-        given = {where: content_of(where, size) for where in WHERE}
-        id = queue.add(given["value"], token=given["token"], id=f"{NAMED}-{size}", backoff={"initial": 0})
+        given = {where: given_as(where, size) for where in WHERE}
+        final = [secret_of("final")]
+        id = queue.add(
+            given["value"], token=given["token"], id=f"{NAMED}-{size}", backoff={"initial": 0}, nonRetryable=final
+        )
         for ends in ("error", "result"):
             task = queue.fetched("w", timeToRecover=60)
             assert (task["taskId"], task["value"]) == (id, given["value"])
@@ -113,6 +122,18 @@ def use(queue: Queue) -> None:
         assert {name: found[name] for name in ("result", "token", "progress")} == {
             name: given[name] for name in ("result", "token", "progress")
         }
+
+
+def end_for_good(queue: Queue) -> None:
+    """End tasks with errors of a type that is final, and of one that is not; acknowledge in each way."""
+    final = {"type": secret_of("final")}
+    for ends in ({"workerId": "w"}, {}):
+        id = queue.add(1, nonRetryable=["other", secret_of("final")])
+        for error, state in (({"type": secret_of("error")}, "delayed"), (final, "dead")):
+            task = queue.fetched("w", wait=20)
+            assert queue.ack(**(ends or {"taskToken": task["taskToken"]}), error=error) == 200
+            assert queue.status(id)["state"] == state
+            assert queue.status(id)["error"] == error
 
 
 async def data_keys(url: str, master: bytes) -> list[bytes]:
@@ -146,6 +167,7 @@ def test_iq_11_no_plaintext_and_no_key_is_in_the_servers_files_its_commands_or_t
             master_file = f"file:{tmp_path}/master"
             penstock("owner", "rotate", NAMESPACE, "", "--master", master_file, "--redis", server.url)
             use(Queue(service))
+            end_for_good(Queue(service))
             task = queue.fetched("w")
             assert (task["taskId"], task["value"]) == (old, content_of("value", 16))
         redis.save()
@@ -158,7 +180,7 @@ def test_iq_11_no_plaintext_and_no_key_is_in_the_servers_files_its_commands_or_t
         places["events"] = str(redis.xrange(KEYS.events)).encode()
         places["listing"] = penstock("queue", "dead", queue.name, "--url", service.url, "--json").encode()
         places["page"] = client.get(f"{queue.url}/tasks").content
-        secrets = {where: secret_of(where).encode() for where in WHERE} | {"master key": master}
+        secrets = {where: secret_of(where).encode() for where in (*WHERE, "final")} | {"master key": master}
         plain = asyncio.run(data_keys(service.redis_url, master))
         assert len(plain) == 2
         secrets |= {f"data key {place}": key for place, key in enumerate(plain, 1)}
@@ -238,6 +260,15 @@ def test_tasks_from_before_there_was_a_key_are_dead_and_a_sealed_one_is_left_to_
             lost = queue.add("nobody opens it", attempts=2)
             until(lambda: keyless.fetch("w") is None and keyless.status(lost)["state"] == "dead")
             assert keyless.status(lost)["reason"] == "unopenable"
+
+
+def test_types_that_are_final_are_known_of_tasks_that_a_former_version_has_stored(tmp_path: Path) -> None:
+    with sealed_service(tmp_path, os.urandom(32)) as (service, server), sync.Redis.from_url(server.url) as redis:
+        queue = Queue(service)
+        id, records = queue.add(1), KEYS.queue(f"/{queue.name}", "tasks")
+        redis.hset(records, id, json.dumps(json.loads(redis.hget(records, id) or "") | {"nonRetryable": ["Final"]}))
+        assert queue.ack(taskToken=queue.fetched("w")["taskToken"], error={"type": "Final"}) == 200
+        assert queue.status(id)["state"] == "dead"
 
 
 def test_what_is_no_content_any_more_is_dead_in_a_service_without_keys_too(tmp_path: Path) -> None:
