@@ -56,6 +56,7 @@ class Keys:
         self.task_key = f"{namespace}:taskkey"
         self.task_news = f"{namespace}:tasks"
         """A channel, not a key: announces tasks that wait, and those that have ended."""
+        self.tasks_served = f"{namespace}:served"
         self.kept_tasks = f"{namespace}:message:kept"
         self.outbox = f"{namespace}:message:outbox"
         self.key_owners = f"{namespace}:keys"

@@ -25,5 +25,6 @@ def queue_keys(keys: Keys, queue: str) -> dict[str, str]:
     return (
         {part: keys.queue(queue, part) for part in PARTS}
         | {"deadlines": keys.deadlines, "delayed": keys.delayed, "kept": keys.kept_tasks, "outbox": keys.outbox}
+        | {"served": keys.tasks_served}
         | {name: keys.metric(name) for name in COUNTERS}
     )

@@ -32,7 +32,7 @@ from services.hqueue.seals import Seals
 from services.hqueue.served import Served
 from services.hqueue.settings import Settings
 from services.hqueue.steps import from_steps
-from services.hqueue.store import Store
+from services.hqueue.store import SERVED_SECONDS, Store
 from services.hqueue.task_token import TaskTokens
 from services.hqueue.webhooks import Webhooks
 
@@ -107,13 +107,16 @@ class Queues:
         if caller is None or served is None:
             raise PenstockError("hqueue runs within its lifespan")
         served.store.become(str(context.id))
-        keys, counted_at, is_said = context.required_keys, 0.0, False
+        keys, counted_at, noted_at, is_said = context.required_keys, 0.0, 0.0, False
         policy: dict[Any, Any] = {"keeper": "hqueue", "eventCapacity": context.settings.event_capacity}
         while context.running:
             caller.check()
             is_said = is_said or await _has_room(context, context.redis.hset(keys.policy, mapping=policy))
             if served.key is None:
                 await _agree(served)
+            if time.monotonic() - noted_at >= SERVED_SECONDS:
+                noted_at = time.monotonic()
+                await from_steps(served.store.note_served())
             wait = await _act(served.store)
             self._tell(context)
             await context.pause(wait)

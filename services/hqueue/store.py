@@ -18,7 +18,7 @@ from services.hqueue.steps import Step
 LUA: Final = Path(__file__).parent / "lua"
 VERBS: Final = (
     "add", "fetch", "heartbeat", "ack", "sweep", "again", "cancel", "show", "page", "info", "due", "claim", "reply",
-    "sent",
+    "sent", "served",
 )  # fmt: skip
 _scripts: Final = {verb: Script.read(LUA / f"{verb}.lua") for verb in VERBS}
 IDS: Final = range(10**15, 9 * 10**15)
@@ -26,6 +26,11 @@ IDS: Final = range(10**15, 9 * 10**15)
 SWEPT: Final = 200
 """Maximum number of tasks of a queue that one sweep acts on."""
 KEY_BYTES: Final = 32
+SERVED_SECONDS: Final = 0.5
+"""Time between two notes in the server that requests are served; after ``AWAY_SECONDS`` without any they were not."""
+AWAY_SECONDS: Final = 1.5
+GRACE_SECONDS: Final = 10.0
+"""How long leases last on after that, so that workers whose calls failed meanwhile can repeat them."""
 
 
 class New(NamedTuple):
@@ -72,7 +77,7 @@ class Store:
         self._ids = _fresh_ids()
         events = keys.event_keys if settings.event_capacity else {}
         self._common: dict[str, Any] = {"keep": settings.keep, "news": keys.task_news, "service": "", **events}
-        self._common["history"] = settings.event_capacity
+        self._common |= {"history": settings.event_capacity, "away": AWAY_SECONDS, "grace": GRACE_SECONDS}
         """What all scripts get that change tasks."""
 
     @property
@@ -169,6 +174,10 @@ class Store:
         metrics = {name: self.keys.metric(name) for name in ("timeout", "retry")}
         acted: int = await self._act("sweep", queue, **metrics, most=SWEPT, due=list(due))
         return acted
+
+    async def note_served(self) -> None:
+        """Note that requests are served, before leases end that workers could not renew while none were."""
+        await Step[int](self._call("served", served=self.keys.tasks_served, away=AWAY_SECONDS, least=SERVED_SECONDS))
 
     async def due(self, most: int, skip: int = 0) -> tuple[float | None, list[tuple[str, str]]]:
         """Return the seconds until the next task of any queue is due, and id and queue of those that are.

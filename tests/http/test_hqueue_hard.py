@@ -173,3 +173,40 @@ def test_namespaces_share_no_ids(tmp_path: Path) -> None:
             ids = [Queue(each, "same").add(1) for each in (service, elsewhere) for _ in range(3)]
             assert len({*ids}) == 6
             assert all(0 < int(id) < 2**53 for id in ids), "scripts read them as numbers"
+
+
+def away_for_longer_than_a_lease(service: QueueService, redis: "sync.Redis", how: str) -> None:
+    """Let the service or its server be away, for longer than leases of a second and what is taken for a moment."""
+    if how == "server":
+        redis.client_pause(3_000)
+        return
+    service.kill() if how == "killed" else service.process.stop()
+    time.sleep(3)
+    service.start()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "server"])
+def test_a_lease_that_ends_while_nothing_is_served_lasts_until_its_worker_can_say_what_it_has_done(
+    service: QueueService, redis: "sync.Redis", how: str
+) -> None:
+    """The task was timed out in the first moment, and given to another worker although the first one had done it."""
+    queue = Queue(service)
+    ids = [queue.add(number, attempts=2) for number in range(4)]
+    done, kept, short, lost = (queue.fetched(f"w{n}", timeToRecover=1) for n in range(4))
+    assert [each["taskId"] for each in (done, kept, short, lost)] == ids
+    until(lambda: redis.hget(KEYS.tasks_served, "seen"))
+    away_for_longer_than_a_lease(service, redis, how)
+    statuses = iter(lambda: client.post(f"{queue.url}/fetch", json={"workerId": "other"}).status_code, None)
+    first = next(status for status in statuses if status != 503)
+    assert first == 204, "nobody else gets one before its worker could answer"
+    assert queue.ack(taskToken=done["taskToken"], result=1) == 200
+    beat = {"taskToken": kept["taskToken"], "timeToRecover": 600}
+    assert client.post(f"{queue.url}/heartbeat", json=beat).status_code == 200
+    again = queue.fetched("w2", timeToRecover=600)
+    assert (again["taskToken"], again["attempt"]) == (short["taskToken"], 1)
+    given = queue.fetched("other", wait=20, timeToRecover=1)
+    assert (given["taskId"], given["attempt"]) == (lost["taskId"], 2), "of a worker that has died meanwhile"
+    given_at = time.monotonic()
+    assert [queue.status(id)["state"] for id in ids[1:]] == ["held"] * 3
+    until(lambda: queue.status(lost["taskId"])["state"] == "dead")
+    assert time.monotonic() - given_at < 8, "a lease of afterwards is of its own length"

@@ -2,7 +2,7 @@
 -- one place: `ready` (waiting), `later` (delayed), `behind` (blocked by an older task with its key), `held`, or ended.
 --
 -- USES report tally
--- GIVES now stamp read_task write_task place_task leave_task end_task limit_of is_overdue wake refused
+-- GIVES now stamp read_task write_task place_task leave_task end_task limit_of lease_of is_overdue wake refused
 -- KEYS ready      zset    ids of tasks that a worker may fetch, by index
 -- KEYS held       zset    ids of tasks that workers have, by the end of their lease (s since the epoch)
 -- KEYS later      zset    ids of tasks that wait for their time, by that time
@@ -17,11 +17,14 @@
 -- KEYS delayed    zset    of all queues: tasks that wait for their time, by that time
 -- KEYS kept       zset    of all queues: tasks that have ended, by when they are forgotten
 -- KEYS outbox     zset    of all queues: tasks (id, queue) whose outcome is to be delivered, by the time of the next attempt
+-- KEYS served     hash    `seen`, when requests were served last; `began` and `ended`, the last time in which none were
 -- KEYS done       hash    metric: tasks that ended with a result
 -- KEYS dead       hash    metric: tasks that ended without one, by reason
 -- KEYS expired    hash    metric: tasks whose ttl passed
 -- ARGV queue      owner and service, as the members of the sets of all queues name them
 -- ARGV service    the id of this instance
+-- ARGV away       longest time between two of `seen` while requests are served (s)
+-- ARGV grace      how long leases last on once requests are served again (s)
 -- ARGV keep       how long a task is kept once it has ended (s)
 -- ARGV news       channel for those who wait: `ready NUMBER QUEUE`, `ended ID QUEUE` and `deliver NUMBER`
 local time = redis.call('TIME')
@@ -82,6 +85,17 @@ local function write_task(id, task) redis.call('HSET', tasks, id, cjson.encode(t
 -- Return whether something of this queue is due that a sweep has not seen yet.
 local function is_overdue()
   return redis.call('ZCOUNT', held, '-inf', now) + redis.call('ZCOUNT', later, '-inf', now) > 0
+end
+
+-- Return when the lease of a task is over. One that was given before a time in which no requests were served, and has not
+-- ended before that, too, lasts on for a while after it: its worker could neither acknowledge nor renew it.
+local function lease_of(task)
+  local known = redis.pcall('HMGET', served, 'seen', 'began', 'ended')
+  local seen, began, ended = tonumber(known[1] or ''), tonumber(known[2] or ''), tonumber(known[3] or '')
+  if seen and now - seen > tonumber(away) then began, ended = seen, now end
+  local since = task.lease == task.close and task.taken or task.lease - task.span
+  if not (began and ended) or task.lease <= began or since >= ended then return task.lease end
+  return math.max(task.lease, ended + grace)
 end
 
 -- Return when a task that no worker has is over.

@@ -4,7 +4,7 @@
 --
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
--- WITH tasks: now stamp read_task write_task place_task leave_task end_task wake refused
+-- WITH tasks: now stamp read_task write_task place_task leave_task end_task lease_of wake refused
 -- KEYS failed     hash    metric: attempts that their workers gave up
 -- KEYS retry      hash    metric: attempts after the first
 -- ARGV history    maximum number of events to keep; 0 for none
@@ -44,7 +44,7 @@ end
 local function acknowledge(worker, id, attempt, outcome, content, kind, again)
   if worker ~= '' and string.match(call('HGET', workers, worker) or '', '(%d+)$') ~= id then return 0 end
   local task = read_task(id)
-  if not task or task.state ~= 'held' or math.min(task.lease, task.ends) <= now then return 0 end
+  if not task or task.state ~= 'held' or task.ends <= now or (task.lease <= now and lease_of(task) <= now) then return 0 end
   if worker == '' and task.attempt ~= tonumber(attempt) then return 0 end
   local name = outcome == 'unopenable' and 'error' or outcome
   if content ~= '' then call('HSET', values, id .. ':' .. name, content) end

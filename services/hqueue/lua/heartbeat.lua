@@ -2,7 +2,7 @@
 --
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
--- WITH tasks: now stamp read_task write_task refused
+-- WITH tasks: now stamp read_task write_task lease_of refused
 -- KEYS touched    hash    metric: heartbeats
 -- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV id         of the task
@@ -15,9 +15,8 @@ local call = redis.call
 local wrong = refused()
 if wrong then return wrong end
 local task = read_task(id)
-if not task or task.state ~= 'held' or task.attempt ~= tonumber(attempt) or math.min(task.lease, task.ends) <= now then
-  return 0
-end
+if not task or task.state ~= 'held' or task.attempt ~= tonumber(attempt) or task.ends <= now
+  or (task.lease <= now and lease_of(task) <= now) then return 0 end
 if span ~= '' then task.span = tonumber(span) end
 task.lease = math.min(now + task.span, task.close or math.huge)
 call('ZADD', held, task.lease, id)

@@ -2,7 +2,7 @@
 --
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
--- WITH tasks: now stamp read_task write_task place_task leave_task end_task limit_of wake refused
+-- WITH tasks: now stamp read_task write_task place_task leave_task end_task limit_of lease_of wake refused
 -- KEYS timeout    hash    metric: leases that ended without an acknowledgement
 -- KEYS retry      hash    metric: attempts after the first
 -- ARGV history    maximum number of events to keep; 0 for none
@@ -86,6 +86,11 @@ for _, id in ipairs(ids) do
   elseif state ~= 'held' and task.attempt == 0 and task.startBy and task.startBy <= now then
     report('queueTimeout', id, task.xid or id, queue, service, 0, now - task.added)
     end_task(id, task, 'dead', 'queueTimeout')
+    acted = acted + 1
+  elseif state == 'held' and task.lease <= now and lease_of(task) > now then
+    task.lease = lease_of(task)
+    write_task(id, task)
+    put_right(id, task)
     acted = acted + 1
   elseif state == 'held' and task.lease <= now then
     tally(timeout, 'count')
