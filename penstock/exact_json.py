@@ -21,6 +21,7 @@ except ModuleNotFoundError:
 NUMBER: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([-+]?[0-9]+))?")
 SHAPES: Final = bytes(ord("0" if byte in b"0123456789." else "e" if byte in b"eE+-" else " ") for byte in range(256))
 """Digits and points become 0, letters and signs of exponents e, all else blanks."""
+TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 LONG: Final = b"0" * 16
 """In the shape of any JSON that has a number of more than 15 digits."""
 MAX_ZEROS: Final = 21
@@ -99,8 +100,12 @@ def exactly(message: bytes, found: Any, *path: str) -> Any:
 def may_exceed_a_double(message: bytes) -> bool:
     """Return True if ``message`` may have a number of more than 15 digits, or with an exponent of more than two.
 
-    A double may not tell such a number from others. Half a microsecond for a kilobyte.
+    A double may not tell such a number from others. Half a microsecond for a kilobyte, unless a text looks so.
     """
+    return _looks_long(message) and _looks_long(TEXT.sub(b'""', message))
+
+
+def _looks_long(message: bytes) -> bool:
     shape = message.translate(SHAPES)
     return LONG in shape or b"0e000" in shape or b"0ee000" in shape
 

@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 from common.http.admission import Admission
 from common.http.answers import Header, head
 from common.http.guarded import SPARE_SECONDS, Guarded
-from common.http.rules import Refused
+from common.http.rules import Refused, authority_of
 
 LARGE: Final = 65_536
 """Bytes of a body from which it is not copied behind its head."""
@@ -171,8 +171,8 @@ class Direct(Guarded):
         url = parse_url(self.url)
         if url.schema.lower() not in (b"http", b"https"):
             raise Refused(400, "a target with a scheme: expected http or https")
-        place = url.host + (b":%d" % url.port if url.port else b"")
-        if self._hosts and self._hosts[0].lower() != place.lower():
+        usual = 443 if url.schema.lower() == b"https" else 80
+        if self._hosts and authority_of(self._hosts[0], usual) != (url.host.lower(), url.port or usual):
             raise Refused(400, "the target names another host than Host")
         return (url.path or b"/") + (b"?%b" % url.query if url.query else b"")
 

@@ -1,6 +1,7 @@
 """uvicorn's protocol with what it lacks: limits of size, number and time for everything that a client sends."""
 
 import asyncio
+import re
 from array import array
 from contextlib import suppress
 from fcntl import ioctl
@@ -25,6 +26,11 @@ SPARE_SECONDS: Final = 1.0
 MAX_FRAMING: Final = 16
 """Bytes of a chunked body with its framing for each byte of data, beyond as many as a head has: extensions of chunks
 are read and dropped, and may be of any length."""
+
+
+MAX_SIZE_LINE: Final = 64
+SIZE: Final = re.compile(rb"[0-9A-Fa-f]+").match
+"""The size of a chunk, at the begin of its line."""
 
 
 class Guarded(HttpToolsProtocol):
@@ -53,6 +59,10 @@ class Guarded(HttpToolsProtocol):
         self._hosts: list[bytes] = []
         self._framing = b""
         """The header that says that a body follows; empty without one."""
+        self._of_chunk: int | None = None
+        """Bytes that the data being read has of the chunk that has begun in it, and not ended."""
+        self._tail = b""
+        """The last bytes of what was read before: the size of a chunk may come in pieces."""
         self._repeats_head = False
         self._refusal: Refused | None = None
         """To be sent once the requests before it are answered."""
@@ -117,8 +127,11 @@ class Guarded(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> int | None:
         """Parse ``data``, and refuse what breaks a rule; return where a request for another protocol ends, or None."""
+        self._of_chunk, before, self._tail = None, self._tail, (self._tail + data[-MAX_SIZE_LINE:])[-MAX_SIZE_LINE:]
         try:
             self.parser.feed_data(data)
+            if self._of_chunk is not None and self._in_body:
+                self._check_size(before + data)
         except HttpParserUpgrade as upgrade:
             end: int = upgrade.args[0]
             return end
@@ -126,6 +139,14 @@ class Guarded(HttpToolsProtocol):
             cause = error.__context__
             self.refuse(cause if isinstance(cause, Refused) else Refused(400, f"not HTTP: {error}"))
         return None
+
+    def _check_size(self, data: bytes) -> None:
+        """Refuse a chunk that is larger than a body may be, before it has come: ``data`` ends with the begin of it."""
+        end = len(data) - (self._of_chunk or 0)
+        start = data.rfind(b"\n", 0, max(end - 1, 0))
+        found = SIZE(data, start + 1, end) if start >= 0 else None
+        if found and self._body_bytes - (self._of_chunk or 0) + int(found[0], 16) > self.limits.body:
+            self.refuse(Refused(413, f"the body is longer than {self.limits.body} bytes"))
 
     @property
     def unread(self) -> int:
@@ -202,7 +223,15 @@ class Guarded(HttpToolsProtocol):
         if self._upgrades or self.admission.draining:
             self.cycle.keep_alive = False
 
+    def on_chunk_header(self) -> None:
+        self._of_chunk = 0
+
+    def on_chunk_complete(self) -> None:
+        self._of_chunk = None
+
     def on_body(self, body: bytes) -> None:
+        if self._of_chunk is not None:
+            self._of_chunk += len(body)
         self._body_bytes += len(body)
         if self._body_bytes > self.limits.body:
             raise Refused(413, f"the body is longer than {self.limits.body} bytes")

@@ -9,6 +9,7 @@ from common.http.limits import Limits
 
 HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%-]+(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?").fullmatch
 """A host with or without a port."""
+AUTHORITY: Final = re.compile(rb"\[?(.*?)\]?(?::([0-9]*))?").fullmatch
 VERSIONS: Final = ("1.1", "1.0")
 
 
@@ -18,6 +19,13 @@ class Refused(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status, self.reason = status, reason
+
+
+def authority_of(host: bytes, usual: int) -> tuple[bytes, int]:
+    """Return the name in small letters, without the brackets of IPv6, and the port, ``usual`` without one."""
+    found = AUTHORITY(host.lower())
+    name, port = found.groups() if found else (host, b"")
+    return name, int(port or usual)
 
 
 def framing_of(name: bytes, value: bytes, limits: Limits) -> bytes:

@@ -39,6 +39,8 @@ def plain(name: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the one of ``known`` that was probably meant: ``popTimeout`` for ``pop_timeout``, ``in`` for ``input``."""
     by_letters, letters = {_letters(each): each for each in known}, _letters(name[:MAX_SHOWN])
+    if (meant := f"listen{letters}") in by_letters:  # `port` looks more like sharePort
+        return by_letters[meant]
     begins = sorted(filter(letters.startswith, by_letters), key=len, reverse=True)
     found = get_close_matches(letters, by_letters, n=1) or begins
     return by_letters[found[0]] if found else None

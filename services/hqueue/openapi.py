@@ -160,7 +160,7 @@ def _problem(status: int, text: str) -> Json:
 
 def _in_path(path: str) -> list[Json]:
     service = {"name": "service", "in": "path", "required": True, "example": "resize"}
-    service["description"] = "The queue: 1 to 128 of A-Z a-z 0-9 . _ ~ -"
+    service["description"] = "The queue: 1 to 128 of A-Z a-z 0-9 . _ ~ -, and neither . nor .."
     found: list[Json] = [{**service, "schema": {"type": "string", "pattern": _anchored(SERVICE)}}]
     if "{id}" in path:
         id = {"name": "id", "in": "path", "required": True, "description": "The `taskId` of a task.", "example": "1"}

@@ -109,6 +109,6 @@ def not_allowed(allowed: Sequence[str]) -> Problem:
 
 
 def _service(name: str) -> str:
-    if not SERVICE(name):
-        raise Problem(404, "expected the name of a service: 1 to 128 of A-Z a-z 0-9 . _ ~ -")
+    if not SERVICE(name) or name in (".", ".."):  # which clients and proxies take out of a path
+        raise Problem(404, "expected the name of a service: 1 to 128 of A-Z a-z 0-9 . _ ~ -, and neither . nor ..")
     return name

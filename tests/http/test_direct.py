@@ -191,6 +191,22 @@ async def test_a_target_in_absolute_form_must_name_the_host() -> None:
         assert answer.status == 400
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://a:80/", b"a", 200), (b"http://a/", b"A:80", 200), (b"https://a:443/", b"a", 200),
+        (b"http://[::1]/", b"[::1]:80", 200), (b"http://a/", b"a:", 200), (b"http://a:8080/", b"a:8080", 200),
+        (b"http://a:443/", b"a", 400), (b"http://a/", b"a:8080", 400), (b"http://a:8080/", b"a", 400),
+        (b"http://[::1]/", b"[::2]", 400), (b"https://a/", b"a:80", 400),
+    ],
+)  # fmt: skip
+async def test_the_port_that_a_scheme_has_by_itself_is_the_same_authority(
+    target: bytes, host: bytes, status: int
+) -> None:
+    async with serving() as served, served.connect() as client:
+        assert (await client.ask(b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target, host))).status == status
+
+
 async def test_a_target_of_another_scheme_is_refused() -> None:
     async with serving() as served, served.connect() as client:
         assert (await client.ask(b"GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n")).status == 400

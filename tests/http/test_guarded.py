@@ -73,6 +73,14 @@ REFUSED = {
         + b"Transfer-Encoding: chunked\r\n\r\n"
         + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 20,
     ),
+    "a chunk of 2^64 - 1 bytes, of which none comes": (
+        413,
+        b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n",
+    ),
+    "a chunk that is larger with the one before": (
+        413,
+        b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n270e;x=y\r\nabc",
+    ),
     "endless extensions of a chunk": (
         400,
         b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n3;" + b"x" * 20_000_000,

@@ -88,6 +88,14 @@ def test_a_method_that_the_document_does_not_have_is_405_with_those_that_it_has(
             assert {*headers[b"allow"].decode().split(", ")} == methods
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_names_that_clients_take_out_of_a_path_name_no_queue(name: str) -> None:
+    for path in (f"/queues/{name}/tasks", f"/api/queue/{name}/info", f"/queues/{name}/tasks/1"):
+        with pytest.raises(Problem, match=r"neither \. nor \.\."):
+            route_of("GET", path)
+    assert route_of("GET", "/queues/.../tasks").service == "..."
+
+
 def test_the_document_has_each_field_of_a_new_task_that_the_service_accepts() -> None:
     fields = {field.alias for field in NewTask.model_fields.values()}
     hooks = document(settings(webhook_hosts=["a.example"], webhook_secret="x" * 32))

@@ -130,3 +130,12 @@ def test_large_ids_that_differ_in_their_last_digit_stay_apart() -> None:
     first, second = (b'{"meta": {"id": %d}}' % (2**64 + number) for number in (1, 2))
     assert correlation_of(first).xid != correlation_of(second).xid
     assert value_at(first, object_of(first), "meta") != value_at(second, object_of(second), "meta")
+
+
+def test_digits_in_a_text_make_no_number_of_a_float() -> None:
+    """An id of 16 digits beside it made a `Number` of 1.5 for each program that used hqueue's client."""
+    for text in ("1234567890123456789", "\\", '"', 'a"\\"', "1e400", "\\1234567890123456789"):
+        found = parse_whole(json.dumps({"id": text, text: 1.5}).encode())
+        assert (found["id"], type(found[text])) == (text, float)
+        exact = parse_whole(json.dumps({"id": text}).encode()[:-1] + b', "n": 1234567890.12345678}')
+        assert as_json(exact["n"]) == b"1234567890.12345678"
