@@ -163,8 +163,8 @@ def _in_path(path: str) -> list[Json]:
     service["description"] = "The queue: 1 to 128 of A-Z a-z 0-9 . _ ~ -, and neither . nor .."
     found: list[Json] = [{**service, "schema": {"type": "string", "pattern": _anchored(SERVICE)}}]
     if "{id}" in path:
-        id = {"name": "id", "in": "path", "required": True, "description": "The `taskId` of a task.", "example": "1"}
-        found.append({**id, "schema": {"type": "string", "pattern": _anchored(ID)}})
+        id = {"name": "id", "in": "path", "required": True, "description": "The `taskId` of a task."}
+        found.append({**id, "example": "407192653589", "schema": {"type": "string", "pattern": _anchored(ID)}})
     return found
 
 

@@ -21,8 +21,8 @@ VERBS: Final = (
     "sent", "served",
 )  # fmt: skip
 _scripts: Final = {verb: Script.read(LUA / f"{verb}.lua") for verb in VERBS}
-IDS: Final = range(10**15, 9 * 10**15)
-"""Where the ids of an instance begin: below 2^53, so that who reads them as numbers loses no digit."""
+IDS: Final = range(10**11, 10**12)
+"""Where the ids of an instance begin: short enough for tables, and for who reads them as numbers."""
 SWEPT: Final = 200
 """Maximum number of tasks of a queue that one sweep acts on."""
 KEY_BYTES: Final = 32

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_ROWS = 100
 PAGE = 100
 REASON_WIDTH = 12
+ERROR_WIDTH = 22
 
 
 def dead(
@@ -70,6 +71,6 @@ async def dead_tasks(queue: "Queue") -> AsyncIterator["Status"]:
 
 
 def _row(status: "Status") -> tuple[object, ...]:
-    error = "-" if status.error is None else brief(status.error, 26)
+    error = "-" if status.error is None else brief(status.error, ERROR_WIDTH)
     reason = brief(status.reason or "-", REASON_WIDTH)
     return status.id, status.attempt, clock(status.added, "minutes"), reason, error
