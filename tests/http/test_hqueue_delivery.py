@@ -260,14 +260,15 @@ def test_a_list_has_a_plain_name(queue: Queue, name: str) -> None:
 def test_outcomes_survive_the_death_of_the_service(tmp_path: Path) -> None:
     with queue_service(tmp_path / "log", webhook_hosts=[f"http://127.0.0.1:{PORT}"], webhook_secret=ROOT_SECRET) as one:
         queue = Queue(one)
-        ids = [queue.add(value=number, webhook=f"http://127.0.0.1:{PORT}/", replyTo="all") for number in range(20)]
+        ids = [queue.add(value=number, webhook=f"http://127.0.0.1:{PORT}/kept", replyTo="all") for number in range(20)]
         for _ in ids:
             queue.end()
         one.kill()
         with receiving(PORT) as receiver:
             one.start()
             until(lambda: all(map(queue.is_delivered, ids)), 60)
-            assert {got.id for got in receiver.got} == {f"{id}.0" for id in ids}
+            # Services of other tests may still try to deliver to this port.
+            assert {got.id for got in receiver.got if got.path == "/kept"} == {f"{id}.0" for id in ids}
         assert sorted(each["taskId"] for each in queue.replies("all")) == sorted(ids)
         queue.redis.close()
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from common.settings.collisions import different_slots
+from common.settings.redaction import nearest
 from penstock.composition.service import settings_of
 from penstock.errors import Problem, SettingsError
 from penstock.installed import services
@@ -211,3 +212,10 @@ def test_a_number_that_yaml_reads_as_another_one_is_refused(number: str, place: 
 def test_other_numbers_of_yaml_are_read(number: str, tmp_path: Path) -> None:
     (tmp_path / "mpush.yaml").write_text(f"popTimeout: {number}")
     assert not [line for line in refused(tmp_path / "mpush.yaml") if "YAML" in line]
+
+
+def test_a_port_is_that_on_which_to_listen() -> None:
+    """It looked more like `sharePort`, which is no number."""
+    known = ("shareHost", "sharePort", "listenHost", "listenPort", "popTimeout", "in")
+    found = [nearest(name, known) for name in ("port", "Host", "share_port", "pop_timeout", "input", "xyz")]
+    assert found == ["listenPort", "listenHost", "sharePort", "popTimeout", "in", None]
