@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from penstock.errors import WrongCall
-from penstock.outbox.errors import DiskFull
+from penstock.outbox.errors import Damaged, DiskFull
 from penstock.outbox.store import Store
 
 Write = Callable[[Store, list[Any]], object]
@@ -72,6 +72,9 @@ class GroupCommit:
         self._is_idle = False
         self.counts: Counter[str] = Counter()
         """``commits``, and ``refused`` for those that failed."""
+        self.trouble = ""
+        """Why the last transaction failed, e.g. as the disk is full, or what is damaged; empty if neither is."""
+        self._damage = ""
         self._thread = threading.Thread(target=self._run, name="outbox-store", daemon=True)
         self._thread.start()
 
@@ -121,6 +124,10 @@ class GroupCommit:
 
         if not self.is_closed:
             self.write(write, rows, then).add_done_callback(done)
+
+    def note_damage(self, error: Damaged) -> None:
+        """Have ``trouble`` say what is damaged, from now on."""
+        self._damage = self.trouble = str(error)
 
     async def close(self) -> None:
         """Write what was asked for and the store's clock, and end the thread; the store stays open."""
@@ -190,23 +197,33 @@ class GroupCommit:
             begun = time.perf_counter()
             self._store.commit()
             self._seconds += (time.perf_counter() - begun - self._seconds) / 4
-        except BaseException:  # noqa: BLE001 - the one that waits raises it
-            self.counts["refused"] += 1
+        except BaseException as error:  # noqa: BLE001 - the one that waits raises it
+            self._refused(error)
             # What needs no room, e.g. to remove, is not refused with what does.
             for write, rows in group.writes.items():
                 self._commit_alone(group, write, rows)
         else:
             self.counts["commits"] += 1
+            self.trouble = self._damage
+
+    def _refused(self, error: BaseException) -> None:
+        self.counts["refused"] += 1
+        if isinstance(error, Damaged):
+            self.note_damage(error)
+        elif isinstance(error, DiskFull):
+            self.trouble = str(error)
 
     def _commit_alone(self, group: _Group, write: Write, rows: list[Any]) -> None:
         try:
             with self._store.transaction():
                 write(self._store, rows)
         except BaseException as error:  # noqa: BLE001 - the one that waits raises it
-            self.counts["refused"] += 1
+            self._refused(error)
             group.error[write] = error
         else:
             self.counts["commits"] += 1
+            if not group.error:
+                self.trouble = self._damage
 
     def _done(self, group: _Group) -> None:
         self._is_idle = time.perf_counter() - group.committed < IDLE_SECONDS

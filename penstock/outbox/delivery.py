@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from penstock.log import Log
 from penstock.outbox import wire
 from penstock.outbox.commits import GroupCommit, Write, report
+from penstock.outbox.errors import Damaged
 from penstock.outbox.frames import weight_of
 from penstock.outbox.ids import sent_at
 from penstock.outbox.store import SEPARATOR, Outgoing, Published, Store
@@ -107,11 +108,11 @@ class Delivery:
     async def _run(self) -> None:
         failures = 0
         while not self._is_closed:
-            await self._has_work()
             acknowledged = self._done
             try:
+                await self._has_work()
                 self._peer = await self._connect(self.address)
-            except (wire.WireError, ValueError) as error:
+            except (wire.WireError, ValueError, Damaged) as error:
                 self._told(str(error))
             else:
                 self._note("")
@@ -147,7 +148,7 @@ class Delivery:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._acknowledge(peer))
                 tasks.create_task(self._send(peer))
-        except* wire.WireError as group:
+        except* (wire.WireError, Damaged) as group:
             if not self._rests:
                 self._told(str(group.exceptions[0]))
 
@@ -201,7 +202,12 @@ class Delivery:
     def _fill(self) -> bool:
         """Read ahead; return whether anything is read ahead."""
         if self._is_behind:
-            found = self._reader.next_outgoing(self.number, self._read, SLICE_BYTES, SLICE_ROWS)
+            try:
+                with self._reader.translated():
+                    found = self._reader.next_outgoing(self.number, self._read, SLICE_BYTES, SLICE_ROWS)
+            except Damaged as error:
+                self._commits.note_damage(error)
+                raise
             for each in found:
                 self._append(each)
             self._is_behind = bool(found)

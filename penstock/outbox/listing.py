@@ -115,9 +115,12 @@ def incoming(store: Store, id: bytes | None = None, *, data: bool = False) -> It
     """Yield incoming messages, the oldest first; only that with ``id`` if given."""
     statement = (
         f"SELECT i.seq, i.id, i.keys, i.sender, length(i.data), {_data('i', data)}, coalesce(t.attempts, 0),"
-        " coalesce(t.error, '') FROM incoming i LEFT JOIN tries t USING (seq) WHERE i.seq > ?"
+        f" coalesce(t.error, ''), {_sum('i', store, data)} FROM incoming i"
+        " LEFT JOIN tries t USING (seq) WHERE i.seq > ?"
     )
-    for seq, found, names, sender, size, body, attempts, error in _pages(store, statement, "i.seq", "i.id", id):
+    for seq, found, names, sender, size, body, attempts, error, sum in _pages(store, statement, "i.seq", "i.id", id):
+        if data:
+            store.verify("incoming", sum, seq, found, sender, names, body)
         yield Listed(seq, found, tuple(names.split(SEPARATOR)), (sender,), size, body, attempts, error)
 
 
@@ -126,19 +129,24 @@ def outgoing(store: Store, id: bytes | None = None, *, data: bool = False) -> It
     statement = (
         f"SELECT m.seq, m.id, m.keys, (SELECT group_concat(a.address, '{SEPARATOR}') FROM destinations a WHERE EXISTS"
         " (SELECT 1 FROM deliveries d WHERE d.destination = a.id AND d.seq = m.seq)), length(m.data),"
-        f" {_data('m', data)} FROM messages m WHERE m.seq > ?"
+        f" {_data('m', data)}, {_sum('m', store, data)} FROM messages m WHERE m.seq > ?"
     )
-    for seq, found, names, waits, size, body in _pages(store, statement, "m.seq", "m.id", id):
+    for seq, found, names, waits, size, body, sum in _pages(store, statement, "m.seq", "m.id", id):
+        if data:
+            store.verify("messages", sum, seq, found, names, body)
         addresses = tuple(sorted((waits or "").split(SEPARATOR)))
         yield Listed(seq, found, tuple(names.split(SEPARATOR)), addresses, size, body, 0, "")
 
 
 def dead(store: Store, id: bytes | None = None, *, data: bool = False) -> Iterator[Letter]:
     statement = (
-        f"SELECT number, id, keys, address, outgoing, length(data), {_data('dead', data)}, attempts, error, at"
-        " FROM dead WHERE number > ?"
+        f"SELECT number, id, keys, address, outgoing, length(data), {_data('dead', data)}, attempts, error, at,"
+        f" {_sum('dead', store, data)} FROM dead WHERE number > ?"
     )
-    for row in _pages(store, statement, "number", "id", id):
+    for *row, sum in _pages(store, statement, "number", "id", id):
+        if data:
+            _, found, names, address, outgoing, _, body, attempts, error, _ = row
+            store.verify("dead", sum, found, address, outgoing, names, body, attempts, error)
         letter = Letter._make(row)
         keys = (
             (row[2].decode(errors="backslashreplace"),) if isinstance(row[2], bytes) else tuple(row[2].split(SEPARATOR))
@@ -171,6 +179,10 @@ def away(store: Store) -> list[Subscriber]:
 
 def _data(table: str, wanted: bool) -> str:
     return f"{table}.data" if wanted else "NULL"
+
+
+def _sum(table: str, store: Store, wanted: bool) -> str:
+    return f"{table}.sum" if wanted and store.has_sums else "NULL"
 
 
 def _pages(store: Store, statement: str, key: str, id_column: str, id: bytes | None) -> Iterator[tuple[Any, ...]]:

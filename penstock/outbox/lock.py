@@ -1,6 +1,7 @@
 """The lock of a data directory: a file that its owner holds with flock, so that the system frees it at any end.
 
-The file names the owner for messages alone. It is removed at a regular end; one that a crash leaves locks nothing.
+The file names the owner for messages, and says whether the store has a log, which it has as long as it is not closed.
+It is removed at a regular end; one that a crash leaves locks nothing.
 """
 
 import fcntl
@@ -9,11 +10,13 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.outbox.errors import Locked
 
 NAME: Final = "outbox.lock"
+LENGTH: Final = 100
+"""Bytes of the file: what is written again needs no room."""
 LOOKS: Final = (0.005, 0.02, 0.05)
 """Seconds to wait for those who only look who holds it."""
 
@@ -41,16 +44,26 @@ class Lock:
                 break
             os.close(file)  # its owner has just removed it
         self._file: int | None = file
-        os.ftruncate(file, 0)
-        since = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
-        os.pwrite(file, json.dumps({"pid": os.getpid(), "since": since}).encode(), 0)
+        self.has_log = _fields(file).get("log") is True
+        """Whether the store has a log: its last owner ended without closing it, or this one has it open."""
+        self._since = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
+        self.note_log(self.has_log)
+
+    def note_log(self, has_log: bool) -> None:
+        """Note whether the store has a log: once it is open, and before it is closed."""
+        self.has_log = has_log
+        if self._file is not None:
+            written = json.dumps({"pid": os.getpid(), "since": self._since, "log": has_log}).encode()
+            os.pwrite(self._file, written.ljust(LENGTH), 0)
+            os.fsync(self._file)
 
     def release(self) -> None:
-        """Remove the file, then free the lock. A second call does nothing."""
+        """Remove the file, unless the store has a log, then free the lock. A second call does nothing."""
         if self._file is None:
             return
         file, self._file = self._file, None
-        self.path.unlink(missing_ok=True)
+        if not self.has_log:
+            self.path.unlink(missing_ok=True)
         os.close(file)
 
 
@@ -70,7 +83,9 @@ def remove_stale(datadir: Path) -> bool:
     """Remove the file that a crash has left; return whether one was there. Raise ``Locked`` if its owner lives."""
     there = (datadir / NAME).exists()
     if there:
-        Lock(datadir).release()
+        lock = Lock(datadir)
+        lock.has_log = False
+        lock.release()
     return there
 
 
@@ -97,7 +112,15 @@ def _is(file: int, path: Path) -> bool:
 
 def _read(file: int) -> Owner:
     try:
-        found = json.loads(os.pread(file, 1024, 0))
+        found = _fields(file)
         return Owner(int(found["pid"]), str(found["since"]))
     except (ValueError, KeyError, TypeError):
         return Owner(None, "")
+
+
+def _fields(file: int) -> dict[str, Any]:
+    try:
+        found = json.loads(os.pread(file, 1024, 0))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

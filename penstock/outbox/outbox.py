@@ -53,6 +53,8 @@ class Status:
     """Messages and commands of peers that were refused."""
     held_off: int
     """Messages and commands of peers that found the store full: the peers keep them and try again."""
+    trouble: str = ""
+    """Why the store cannot be written, e.g. as the disk is full, or what of it is damaged; empty if all is well."""
 
     def __str__(self) -> str:
         counts = self.counts
@@ -121,9 +123,12 @@ class Outbox:
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self.datadir.mkdir, 0o700, parents=True, exist_ok=True)
         async with AsyncExitStack() as opened:
-            opened.callback(Lock(self.datadir).release)
-            store = await asyncio.to_thread(Store.open, self.datadir)
+            lock = Lock(self.datadir)
+            opened.callback(lock.release)
+            store = await asyncio.to_thread(Store.open, self.datadir, has_log=lock.has_log)
             opened.callback(store.close)
+            opened.callback(lock.note_log, False)
+            await asyncio.to_thread(lambda: lock.note_log(store.begin_log()))
             self._reader = store.beside()
             opened.callback(self._reader.close)
             self._commits = GroupCommit(store)
@@ -334,6 +339,7 @@ class Outbox:
             Counter() if self._listener is None else self._listener.counts,
             self._inbox.refused,
             self._inbox.held_off,
+            self._commits.trouble,
         )
 
     def _counts(self) -> Counts:

@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.log import Log, describe
 from penstock.outbox.commits import GroupCommit, report
-from penstock.outbox.errors import DiskFull
+from penstock.outbox.errors import Damaged, DiskFull
 from penstock.outbox.handlers import Handlers
 from penstock.outbox.message import Message
 from penstock.outbox.store import Arrived, Failed, Store, Waiting
@@ -117,6 +117,15 @@ class Runner:
     # ---- what begins
 
     async def _begin_all(self) -> None:
+        """Begin what may, until the end, or until what is read is damaged."""
+        try:
+            with self._reader.translated():
+                await self._begin_each()
+        except Damaged as error:
+            log.error("no handler runs any more", reason=str(error))
+            self._commits.note_damage(error)
+
+    async def _begin_each(self) -> None:
         upcoming = self._upcoming
         while not self._is_closed:
             upcoming.news.clear()

@@ -8,27 +8,34 @@ that failed, or ran when the process ended. Primary keys have the order of the c
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
+SUMMED: Final = ("messages", "incoming", "dead", "spooled", "seen")
+"""Tables whose rows have a checksum, ``sum``; it is NULL in rows that version 1 has written."""
+CONVERSION: Final = (
+    *(f"ALTER TABLE {table} ADD COLUMN sum INTEGER" for table in SUMMED),
+    "INSERT OR REPLACE INTO meta VALUES ('converted', 1)",
+)
 SCHEMA: Final = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
     "CREATE TABLE destinations (id INTEGER PRIMARY KEY, address TEXT NOT NULL UNIQUE)",
     "CREATE TABLE subscriptions (key TEXT, address TEXT, PRIMARY KEY (key, address)) WITHOUT ROWID",
     "CREATE TABLE subscribed (address TEXT, key TEXT, PRIMARY KEY (address, key)) WITHOUT ROWID",
-    "CREATE TABLE messages (seq INTEGER PRIMARY KEY, id BLOB NOT NULL, keys TEXT NOT NULL, data BLOB NOT NULL)",
+    "CREATE TABLE messages (seq INTEGER PRIMARY KEY, id BLOB NOT NULL, keys TEXT NOT NULL, data BLOB NOT NULL,"
+    " sum INTEGER)",
     "CREATE TABLE deliveries (destination INTEGER, seq INTEGER, keys TEXT, PRIMARY KEY (destination, seq))"
     " WITHOUT ROWID",
     "CREATE TABLE shared (seq INTEGER PRIMARY KEY, copies INTEGER NOT NULL)",
     "CREATE TABLE incoming (seq INTEGER PRIMARY KEY, id BLOB NOT NULL, sender TEXT NOT NULL, keys TEXT NOT NULL,"
-    " data BLOB NOT NULL)",
+    " data BLOB NOT NULL, sum INTEGER)",
     "CREATE TABLE begun (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, alone INTEGER NOT NULL)",
     "CREATE TABLE tries (seq INTEGER PRIMARY KEY, attempts INTEGER NOT NULL, due REAL NOT NULL,"
     " suspect INTEGER NOT NULL, error TEXT NOT NULL)",
     "CREATE INDEX tries_due ON tries (suspect, due)",
-    "CREATE TABLE seen (id BLOB PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE seen (id BLOB PRIMARY KEY, until REAL NOT NULL, sum INTEGER) WITHOUT ROWID",
     "CREATE TABLE dead (number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL, address TEXT NOT NULL,"
     " outgoing INTEGER NOT NULL, keys TEXT NOT NULL, data BLOB NOT NULL, attempts INTEGER NOT NULL,"
-    " error TEXT NOT NULL, at REAL NOT NULL)",
+    " error TEXT NOT NULL, at REAL NOT NULL, sum INTEGER)",
     "CREATE TABLE spools (id INTEGER PRIMARY KEY, server TEXT NOT NULL, name BLOB NOT NULL, last INTEGER NOT NULL,"
     " before INTEGER, UNIQUE (server, name))",
-    "CREATE TABLE spooled (list INTEGER, number INTEGER, data BLOB NOT NULL, PRIMARY KEY (list, number))",
+    "CREATE TABLE spooled (list INTEGER, number INTEGER, data BLOB NOT NULL, sum INTEGER, PRIMARY KEY (list, number))",
 )

@@ -5,7 +5,6 @@ in the ledger of the server; it is None as long as nothing of what waits was sen
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -15,6 +14,7 @@ from penstock.errors import WrongCall
 from penstock.outbox.commits import GroupCommit
 from penstock.outbox.ids import new_id
 from penstock.outbox.store import TO_LIST, Store
+from penstock.outbox.store.sums import of_spooled, summed
 from penstock.outbox.trouble import NotedTrouble, spool_name
 
 BUS: Final = "bus "
@@ -67,12 +67,14 @@ class Spool:
     def oldest(self, most: int, size: int) -> list[bytes]:
         """Return the oldest messages that are on disk: at most ``most``, and one or ``size`` bytes."""
         cursor = self._store.connection.execute(
-            "SELECT data FROM spools JOIN spooled ON list = id WHERE server = ? AND name = ? AND number > ?"
-            " ORDER BY number LIMIT ?",
+            "SELECT sum, list, number, data FROM spools JOIN spooled ON list = id WHERE server = ? AND name = ?"
+            " AND number > ? ORDER BY number LIMIT ?",
             (*self._key, self._past, most),
         )
         messages = list[bytes]()
-        for (data,) in cursor:
+        for row in cursor:
+            self._store.verify("spooled", *row)
+            data = row[3]
             size -= len(data)
             if messages and size < 0:
                 break
@@ -159,8 +161,8 @@ def _begin(store: Store, rows: list[Any]) -> None:
 def _keep(store: Store, kept: list[Any]) -> None:
     for key, messages in kept:
         id, last = _last(store, key)
-        rows = [(id, number, data) for number, data in enumerate(messages, last + 1)]
-        store.connection.executemany("INSERT INTO spooled VALUES (?, ?, ?)", rows)
+        rows = summed(of_spooled, [(id, number, data) for number, data in enumerate(messages, last + 1)])
+        store.connection.executemany("INSERT INTO spooled (list, number, data, sum) VALUES (?, ?, ?, ?)", rows)
         store.connection.execute("UPDATE spools SET last = ? WHERE id = ?", (last + len(messages), id))
 
 
@@ -179,11 +181,10 @@ def _set_aside(store: Store, rows: list[Any]) -> None:
     """What comes after it has a number less in the ledger than it would have had."""
     for (server, name), number, reason in rows:
         (id, _), which = _last(store, (server, name)), "WHERE list = ? AND number = ?"
-        store.connection.execute(
-            "INSERT INTO dead (id, address, outgoing, keys, data, attempts, error, at)"
-            f" SELECT ?, ?, ?, ?, data, 1, ?, ? FROM spooled {which}",
-            (new_id(), server, TO_LIST, name, reason, time.time(), id, number),
-        )
+        row = store.connection.execute(f"SELECT sum, list, number, data FROM spooled {which}", (id, number)).fetchone()
+        if row is not None:
+            store.verify("spooled", *row)
+            store.bury(new_id(), server, TO_LIST, name, row[3], 1, reason)
         store.connection.execute(f"DELETE FROM spooled {which}", (id, number))
         store.connection.execute("UPDATE spools SET before = before - 1 WHERE id = ?", (id,))
 

@@ -17,7 +17,7 @@ import pytest
 from penstock.outbox import listing
 from penstock.outbox.ids import as_text
 from penstock.outbox.lock import Lock
-from penstock.outbox.store import Copy, Failed, Published, Store
+from penstock.outbox.store import Arrived, Copy, Failed, Published, Store
 from penstock.ports import free_port
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
 from tests.support.commandline import ROOT, Result, penstock
@@ -29,11 +29,11 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from penstock.outbox.lock import Lock
-from penstock.outbox.store import Store
+from penstock.outbox.store import Arrived, Store
 lock = Lock(Path(sys.argv[1]))
 store = Store.open(Path(sys.argv[1]))
 with store.transaction():
-    store.connection.execute("INSERT INTO incoming VALUES (100, zeroblob(16), 'c.example:1', 'late', x'00')")
+    store.arrive([Arrived(100, bytes(16), "c.example:1", "late", bytes(1))])
     store.begin([(100, 100, True)])
 print("ready", flush=True)
 time.sleep(600)
@@ -76,8 +76,7 @@ def changed(datadir: Path) -> Iterator[Store]:
 
 
 def arrive(store: Store, seq: int, id: bytes, data: bytes) -> None:
-    row = (seq, id, "c.example:7300", "mail", data)
-    store.connection.execute("INSERT INTO incoming (seq, id, sender, keys, data) VALUES (?, ?, ?, ?, ?)", row)
+    store.arrive([Arrived(seq, id, "c.example:7300", "mail", data)])
 
 
 async def at(datadir: Path, *words: str) -> Result:
@@ -525,3 +524,23 @@ def owning(datadir: Path) -> Iterator[int]:
             yield owner.pid
         finally:
             owner.send_signal(signal.SIGKILL)
+
+
+async def test_a_damaged_store_is_salvaged(datadir: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(datadir / "outbox.db")) as db:
+        db.execute("UPDATE messages SET data = CAST('y' AS BLOB) WHERE seq = 1")
+        db.commit()
+    new = tmp_path / "new"
+    opened = await at(datadir, "requeue", "1")
+    assert opened.status == 1
+    assert "1 of messages: `penstock outbox salvage` copies" in opened.error
+    shown = await penstock("outbox", "salvage", str(datadir), "--to", str(new))
+    assert shown.status == 1
+    assert "are of a message that is not whole" in shown.text
+    assert [line["data64"] for line in lines(await at(new, "outgoing", "--json"))] == ["/wA="]
+    assert len(lines(await at(new, "incoming", "--json"))) == 2
+    assert len(lines(await at(new, "dead", "--json"))) == 2
+    assert (await penstock("outbox", "salvage", str(datadir), "--to", str(new))).status == 2
+    assert (await penstock("outbox", "salvage", str(tmp_path / "nothing"))).status == 2
+    whole = await penstock("outbox", "salvage", str(new), "--to", str(tmp_path / "again"), "--json")
+    assert (whole.status, lines(whole)[0]["incoming"]) == (0, {"copied": 2, "lost": []})

@@ -92,7 +92,7 @@ def test_outgoing_is_read_ahead_by_bytes(tmp_path: Path) -> None:
 
 def test_a_store_made_by_a_newer_version_or_by_others_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        store._db.execute("PRAGMA user_version=2")
+        store._db.execute("PRAGMA user_version=3")
     with pytest.raises(Damaged, match="newer version"):
         Store.open(tmp_path)
     with pytest.raises(Damaged, match="newer version"):

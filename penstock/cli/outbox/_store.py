@@ -42,6 +42,10 @@ HERE: Final = Path()
 def reading(datadir: Path) -> "Iterator[Store]":
     """Yield the store to read, also while its owner runs. Raise ``Misused`` if there is none."""
     store_class = _required(datadir)
+    if owner(datadir) is None:
+        from penstock.outbox.store import NAME, log
+
+        log.check(datadir / NAME, expected=False)  # SQLite forgets how much there was once it reads the log
     with _explained(datadir), closing(store_class.read(datadir)) as store, store.translated():
         yield store
 
@@ -59,7 +63,8 @@ def changing(datadir: Path) -> "Iterator[Store]":
 
     lock = Lock(datadir)
     try:
-        with _explained(datadir), closing(store_class.open(datadir)) as store, store.translated():
+        with _explained(datadir), closing(store_class.open(datadir, has_log=lock.has_log)) as store, store.translated():
+            lock.note_log(False)
             yield store
     finally:
         lock.release()
@@ -83,10 +88,9 @@ def owner(datadir: Path) -> "Owner | None":
 
 def _required(datadir: Path) -> "type[Store]":
     """Return the class of stores. Raise ``Misused`` if ``datadir`` has none, ``OSError`` if it may not be read."""
-    try:
-        from penstock.outbox.store import NAME, Store
-    except ModuleNotFoundError as error:
-        raise Failed(f"{error.name} is not installed: pip install 'penstock[outbox]'") from error
+    require_installed()
+    from penstock.outbox.store import NAME, Store
+
     require_path(datadir)
     try:
         (datadir / NAME).open("rb").close()
@@ -94,6 +98,14 @@ def _required(datadir: Path) -> "type[Store]":
         where = shown(str(datadir.absolute()))
         raise Misused(f"{where} has no {NAME}: name the datadir of an outbox with --datadir") from None
     return Store
+
+
+def require_installed() -> None:
+    """Raise ``Failed`` without the extra ``outbox``."""
+    try:
+        import penstock.outbox.store  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise Failed(f"{error.name} is not installed: pip install 'penstock[outbox]'") from error
 
 
 def require_message(text: str | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""``penstock outbox requeue``, ``remove``, ``purge``, ``unlock`` and ``compact``: change a store that nobody has."""
+"""``penstock outbox requeue``, ``remove``, ``purge``, ``unlock``, ...: change a store that nobody has."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli._frame import Failed, Json, Misused, run
-from penstock.cli._text import print_json, shown
-from penstock.cli.outbox._store import HERE, Datadir, changing, reading, require_message, require_store
+from penstock.cli._frame import Failed, Json, Misused, require_path, run
+from penstock.cli._text import print_json, print_table, shown
+from penstock.cli.outbox._store import (
+    HERE,
+    Datadir,
+    changing,
+    reading,
+    require_installed,
+    require_message,
+    require_store,
+)
 from penstock.encoding import counted
+from penstock.errors import WrongCall
 
 if TYPE_CHECKING:
     from penstock.outbox.store import Store
@@ -170,6 +179,41 @@ async def _compact(datadir: Path, as_json: bool) -> int:
     else:
         typer.echo(f"{before:,} bytes before, {after:,} bytes now")
     return 0
+
+
+def salvage(
+    datadir: Annotated[Path, typer.Argument(metavar="DIR", help="The datadir of an outbox that is damaged.")],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="NEW", show_default=False, help="The new datadir; default: DIR.salvaged."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Copy what verifies of a damaged store into a new datadir, and say what does not.
+
+    Messages, marks of duplicates, dead letters, subscriptions and the identity of the store are copied. DIR stays as it
+    is: look at the copy, then move it to where DIR was. The exit status is 1 if something could not be copied.
+    """
+    run(_salvage(datadir, to or datadir.with_name(f"{datadir.absolute().name}.salvaged"), json))
+
+
+async def _salvage(datadir: Path, target: Path, as_json: bool) -> int:
+    require_path(datadir)
+    require_installed()
+    from penstock.outbox.salvage import salvage
+
+    try:
+        found = salvage(datadir, target)
+    except FileExistsError:
+        raise Misused(f"{shown(str(target))} exists: name a new datadir with --to") from None
+    except WrongCall as error:
+        raise Misused(str(error)) from None
+    if as_json:
+        print_json({"to": str(target), **{each.table: {"copied": each.copied, "lost": each.lost} for each in found}})
+    else:
+        rows = [(each.table, each.copied, "\n".join(each.lost)) for each in found if each.copied or each.lost]
+        print_table(f"copied to {shown(str(target))}", ("what", "copied", "not copied"), rows)
+    return int(any(each.lost for each in found))
 
 
 def _size(store: "Store") -> int:

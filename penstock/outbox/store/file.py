@@ -4,13 +4,16 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
 from penstock.outbox.errors import Damaged, DiskFull
-from penstock.outbox.schema import SCHEMA, VERSION
+from penstock.outbox.schema import CONVERSION, SCHEMA, VERSION
+from penstock.outbox.store import log
 from penstock.outbox.store.people import ForPeople
+from penstock.outbox.store.statements import damaged
+from penstock.outbox.store.sums import COLUMNS, verifies
 
 NAME: Final = "outbox.db"
 CHECKED_BYTES: Final = 64 * 1024 * 1024
@@ -44,13 +47,16 @@ class Store(ForPeople):
         self._checkpoints = True
 
     @classmethod
-    def open(cls, datadir: Path) -> Self:
+    def open(cls, datadir: Path, *, has_log: bool = False) -> Self:
         """Open the store to write, and make it if it does not exist; the caller holds the ``Lock``.
 
-        Raise ``Damaged`` if it cannot be used, ``DiskFull`` if it cannot be made.
+        ``has_log``: its last owner ended without closing it. Raise ``Damaged`` if it cannot be used, ``DiskFull`` if it
+        cannot be made.
         """
         path = datadir / NAME
+        log.check(path, expected=has_log)
         with translated_errors(path):
+            log.sync(path)
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=200)
             try:
                 db.execute("PRAGMA journal_mode=WAL")
@@ -85,12 +91,18 @@ class Store(ForPeople):
         db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, isolation_level=None)
         try:
             found = cls(path, db)
-            found._require_version(found._version())
+            found._require_version(found._version(), 1)
             found._base = float(found._one("SELECT value FROM meta WHERE name = 'clock'"))
         except BaseException:
             db.close()
             raise
         return found
+
+    def begin_log(self) -> bool:
+        """Have something in the log, as long as the store is open; return whether it has, which a full disk denies."""
+        with suppress(DiskFull), self.transaction():
+            self.save_clock()
+        return log.log_of(self.path).stat().st_size > 0
 
     def beside(self) -> "Store":
         """Return a second connection, to read while this one writes in another thread."""
@@ -168,6 +180,12 @@ class Store(ForPeople):
 
     def _prepare(self) -> None:
         version = self._version()
+        if version == 1:
+            with self.transaction():
+                for statement in CONVERSION:
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version={VERSION}")
+            version = VERSION
         if version == 0 and not self._one("SELECT count(*) FROM sqlite_master"):
             with self.transaction():
                 for statement in SCHEMA:
@@ -185,8 +203,8 @@ class Store(ForPeople):
     def _version(self) -> int:
         return int(self._one("PRAGMA user_version"))
 
-    def _require_version(self, version: int) -> None:
-        if version != VERSION:
+    def _require_version(self, version: int, least: int = VERSION) -> None:
+        if not least <= version <= VERSION:
             which = "was written by a newer version" if version > VERSION else "is no store of an outbox"
             raise Damaged(f"{self.path} {which} (schema {version}, expected {VERSION})")
 
@@ -195,7 +213,16 @@ class Store(ForPeople):
         for table in ("",) if whole else SMALL_TABLES:
             found = self._one(f"PRAGMA quick_check({table or 1})")
             if found != "ok":
-                raise Damaged(f"{self.path} is damaged: {found}")
+                raise damaged(f"{self.path} is damaged: {found}")
+        if whole and (wrong := [f"{count:,} of {table}" for table in COLUMNS if (count := self._wrong(table))]):
+            raise damaged(f"{self.path} is damaged: the checksums of rows are wrong, {' and '.join(wrong)}")
+
+    def _wrong(self, table: str) -> int:
+        """Return how many rows of ``table`` do not verify."""
+        columns, of = COLUMNS[table]
+        unsummed = self.is_converted
+        rows = self._db.execute(f"SELECT sum, {columns} FROM {table}")
+        return sum(not verifies(found, of, values, unsummed=unsummed) for found, *values in rows)
 
     @property
     def size(self) -> int:
@@ -228,5 +255,7 @@ def translated_errors(path: Path) -> Iterator[None]:
         if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
             raise DiskFull(f"{path} cannot be written: {error} ({name})") from error
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            raise Damaged(f"{path} is damaged: {error} ({name})") from error
+            raise damaged(f"{path} is damaged: {error} ({name})") from error
+        if "decode to UTF-8" in str(error):
+            raise damaged(f"{path} is damaged: {error}") from error
         raise

@@ -1,11 +1,12 @@
 """Messages that wait for handlers, what is known of their attempts, and marks of duplicates."""
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from zlib import crc32
 
 from penstock.outbox.store.rows import Arrived, Failed, Waiting
 from penstock.outbox.store.statements import ROWS, Statements, among, listed
+from penstock.outbox.store.sums import of_arrived, of_until, summed
 
 TOGETHER: Final = 1
 ALONE: Final = 2
@@ -26,23 +27,24 @@ class IncomingMessages(Statements):
         for start in range(0, len(listed), ROWS[0]):
             part = listed[start : start + ROWS[0]]
             marks = ",".join("?" * len(part))
-            found.difference_update(
-                self._column(f"SELECT id FROM seen WHERE id IN ({marks}) AND until > ?", *part, self.clock)
-            )
+            for row in self._db.execute(f"SELECT sum, id, until FROM seen WHERE id IN ({marks})", part).fetchall():
+                self.verify("seen", *row)
+                if row[2] > self.clock:
+                    found.discard(row[1])
         return found
 
     def arrive(self, messages: Sequence[Arrived]) -> None:
         """Store new messages."""
-        self._insert("incoming (seq, id, sender, keys, data)", messages)
+        self._insert("incoming (seq, id, sender, keys, data, sum)", summed(of_arrived, messages))
 
     def see(self, ids: Iterable[bytes], until: float) -> None:
         """Mark ``ids`` as seen until then."""
-        self._insert("seen (id, until)", [(id, until) for id in ids], "INSERT OR REPLACE")
+        self._insert("seen (id, until, sum)", _marks(ids, until), "INSERT OR REPLACE")
 
     def see_all(self, ids: Sequence[bytes], until: float) -> bool:
         """Mark ``ids`` as seen if none was; return whether they are marked now."""
         self._db.execute("SAVEPOINT seeing")
-        count = self._insert("seen (id, until)", [(id, until) for id in ids], "INSERT OR IGNORE")
+        count = self._insert("seen (id, until, sum)", _marks(ids, until), "INSERT OR IGNORE")
         if count != len(ids):
             self._db.execute("ROLLBACK TO seeing")
         self._db.execute("RELEASE seeing")
@@ -53,10 +55,17 @@ class IncomingMessages(Statements):
 
         None at the end of the table.
         """
-        last = self._one("SELECT id FROM seen WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", after, rows - 1)
-        upto = b"\xff" * 17 if last is None else last
-        self._db.execute("DELETE FROM seen WHERE id > ? AND id <= ? AND until <= ?", (after, upto, self.clock))
-        return None if last is None else bytes(last)
+        now, statement = self.clock, "SELECT sum, id, until FROM seen WHERE id > ? ORDER BY id LIMIT ?"
+        found = self._db.execute(statement, (after, rows)).fetchall()
+        begins = {until: of_until(until) for _, _, until in found}
+        for sum, id, until in found:
+            if sum != crc32(id, begins[until]):
+                self.verify("seen", sum, id, until)
+        last = found[-1][1] if len(found) == rows else None
+        if any(until <= now for until in begins):
+            upto = b"\xff" * 17 if last is None else last
+            self._db.execute("DELETE FROM seen WHERE id > ? AND id <= ? AND until <= ?", (after, upto, now))
+        return last
 
     def next_incoming(self, after: int, bytes: int, rows: int) -> list[Waiting]:
         """Return messages after the seq ``after`` of which no attempt has begun: at least one, about ``bytes``."""
@@ -83,11 +92,12 @@ class IncomingMessages(Statements):
     ) -> list[Waiting]:
         cursor = self._db.execute(
             "SELECT i.seq, i.id, i.sender, i.keys, i.data, coalesce(t.attempts, 0), coalesce(t.suspect, 0),"
-            f" coalesce(t.error, '') FROM {join} WHERE {where}",
+            f" coalesce(t.error, ''), i.sum FROM {join} WHERE {where}",
             arguments,
         )
         found = list[Waiting]()
-        for seq, id, sender, keys, data, attempts, suspect, error in cursor:
+        for seq, id, sender, keys, data, attempts, suspect, error, sum in cursor:
+            self.verify("incoming", sum, seq, id, sender, keys, data)
             found.append(Waiting(seq, id, sender, keys, data, attempts, bool(suspect), error))
             bytes -= len(data)
             if bytes <= 0:
@@ -137,11 +147,13 @@ class IncomingMessages(Statements):
                 self._db.execute("INSERT OR REPLACE INTO tries VALUES (?, ?, ?, 0, ?)", (*each[:3], each.error))
 
     def _bury(self, failed: Failed) -> None:
-        self._db.execute(
-            "INSERT INTO dead (id, address, outgoing, keys, data, attempts, error, at)"
-            " SELECT id, sender, 0, keys, data, ?, ?, ? FROM incoming WHERE seq = ?",
-            (failed.attempts, failed.error, time.time(), failed.seq),
-        )
+        row = self._db.execute(
+            "SELECT sum, seq, id, sender, keys, data FROM incoming WHERE seq = ?", (failed.seq,)
+        ).fetchone()
+        if row is not None:
+            self.verify("incoming", *row)
+            _, _, id, sender, keys, data = row
+            self.bury(id, sender, 0, keys, data, failed.attempts, failed.error)
         self.finish([failed.seq])
 
     def _suspect_begun(self) -> None:
@@ -158,3 +170,8 @@ class IncomingMessages(Statements):
     def acquit(self) -> None:
         """Make suspects messages as all others, of which no attempt has begun."""
         self._db.execute("DELETE FROM tries WHERE suspect > 0")
+
+
+def _marks(ids: Iterable[bytes], until: float) -> list[tuple[bytes, float, int]]:
+    begin = of_until(until)
+    return [(id, until, crc32(id, begin)) for id in ids]

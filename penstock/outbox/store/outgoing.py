@@ -1,12 +1,12 @@
 """Messages that wait for destinations."""
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.outbox.store.destinations import Destinations
 from penstock.outbox.store.rows import Copy, Outgoing, Published
-from penstock.outbox.store.statements import STEP_ROWS, among
+from penstock.outbox.store.statements import STEP_ROWS, among, damaged
+from penstock.outbox.store.sums import of_message
 
 ALIKE_ROWS: Final = 8
 """Messages with the same copies, from which on a statement for each copy is cheaper than the rows."""
@@ -30,7 +30,8 @@ class OutgoingMessages(Destinations):
 
     def publish(self, messages: Sequence[Published]) -> None:
         """Store ``messages``, whose seqs rise."""
-        self._insert("messages (seq, id, keys, data)", [message[:4] for message in messages])
+        rows = [(seq, id, keys, data, of_message(seq, id, keys, data)) for seq, id, keys, data, _ in messages]
+        self._insert("messages (seq, id, keys, data, sum)", rows)
         if len(messages) >= ALIKE_ROWS:
             first, last, copies = messages[0].seq, messages[-1].seq, messages[0].copies
             if last - first == len(messages) - 1 and all(message.copies is copies for message in messages):
@@ -73,13 +74,16 @@ class OutgoingMessages(Destinations):
         """Return what waits for ``destination`` after the seq ``after``: at least one message, about ``bytes``."""
         found = list[Outgoing]()
         cursor = self._db.execute(
-            "SELECT d.seq, m.id, coalesce(d.keys, m.keys), m.data FROM deliveries d JOIN messages m USING (seq)"
+            "SELECT d.seq, m.id, m.keys, m.data, m.sum, d.keys FROM deliveries d LEFT JOIN messages m USING (seq)"
             " WHERE d.destination = ? AND d.seq > ? ORDER BY d.seq LIMIT ?",
             (destination, after, rows),
         )
-        for row in cursor:
-            found.append(Outgoing(*row))
-            bytes -= len(row[3])
+        for seq, id, keys, data, sum, mine in cursor:
+            if id is None:
+                raise damaged(f"{self.path} is damaged: message {seq}, which waits for a destination, is gone")
+            self.verify("messages", sum, seq, id, keys, data)
+            found.append(Outgoing(seq, id, mine or keys, data))
+            bytes -= len(data)
             if bytes <= 0:
                 break
         cursor.close()
@@ -128,11 +132,14 @@ class OutgoingMessages(Destinations):
     def refuse(self, refused: Sequence[tuple[int, int, str]]) -> None:
         """Make messages (destination, seq, reason) dead letters."""
         for destination, seq, reason in refused:
-            self._db.execute(
-                "INSERT INTO dead (id, address, outgoing, keys, data, attempts, error, at)"
-                " SELECT m.id, a.address, 1, coalesce(d.keys, m.keys), m.data, 1, ?, ?"
+            row = self._db.execute(
+                "SELECT a.address, coalesce(d.keys, m.keys), m.sum, m.seq, m.id, m.keys, m.data"
                 " FROM deliveries d JOIN messages m USING (seq) JOIN destinations a ON a.id = d.destination"
                 " WHERE d.destination = ? AND d.seq = ?",
-                (reason, time.time(), destination, seq),
-            )
+                (destination, seq),
+            ).fetchone()
+            if row is not None:
+                address, keys, sum, _, id, _, data = row
+                self.verify("messages", sum, *row[3:])
+                self.bury(id, address, 1, keys, data, 1, reason)
             self._settle(destination, [seq])

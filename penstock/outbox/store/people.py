@@ -3,6 +3,7 @@
 from penstock.outbox.store.incoming import IncomingMessages
 from penstock.outbox.store.outgoing import OutgoingMessages
 from penstock.outbox.store.rows import TO_LIST, Arrived, Copy, Counts, Dead, Published
+from penstock.outbox.store.sums import of_spooled
 
 
 class ForPeople(OutgoingMessages, IncomingMessages):
@@ -31,20 +32,24 @@ class ForPeople(OutgoingMessages, IncomingMessages):
     def list_dead(self, after: int = 0, rows: int = 1000) -> list[Dead]:
         """Return dead letters after the number ``after``."""
         found = self._db.execute(
-            "SELECT number, id, address, outgoing, keys, data, attempts, error, at FROM dead"
+            "SELECT number, id, address, outgoing, keys, data, attempts, error, at, sum FROM dead"
             " WHERE number > ? ORDER BY number LIMIT ?",
             (after, rows),
-        )
-        return [Dead._make(row)._replace(outgoing=bool(row[3])) for row in found]
+        ).fetchall()
+        for *row, _, sum in found:
+            self.verify("dead", sum, *row[1:])
+        return [Dead._make(row[:-1])._replace(outgoing=bool(row[3])) for row in found]
 
     def requeue(self, number: int) -> bool:
         """Let the dead letter ``number`` wait again, at the end and without attempts; return whether it exists."""
         letter = self._db.execute(
-            "DELETE FROM dead WHERE number = ? RETURNING id, address, outgoing, keys, data", (number,)
+            "DELETE FROM dead WHERE number = ? RETURNING sum, id, address, outgoing, keys, data, attempts, error",
+            (number,),
         ).fetchone()
         if letter is None:
             return False
-        id, address, outgoing, keys, data = letter
+        self.verify("dead", *letter)
+        _, id, address, outgoing, keys, data, *_ = letter
         if outgoing == TO_LIST:
             which = "WHERE server = ? AND name = ?"
             self._db.execute(
@@ -52,7 +57,8 @@ class ForPeople(OutgoingMessages, IncomingMessages):
                 f" (SELECT 1 FROM spooled WHERE list = id) THEN before END {which}",
                 (address, keys),
             )
-            self._db.execute(f"INSERT INTO spooled SELECT id, last, ? FROM spools {which}", (data, address, keys))
+            list, number = self._db.execute(f"SELECT id, last FROM spools {which}", (address, keys)).fetchone()
+            self._insert("spooled (list, number, data, sum)", [(list, number, data, of_spooled(list, number, data))])
         elif outgoing:
             copy = Copy(self.add_destination(address), None)
             self.publish([Published(self.last_outgoing() + 1, id, keys, data, [copy])])

@@ -9,7 +9,11 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
+
+from penstock.outbox.errors import Damaged
+from penstock.outbox.store.sums import COLUMNS, of_letter, verifies
 
 ROWS: Final = (256, 64, 16, 4, 1)
 """Rows that one statement inserts: each size is one prepared statement."""
@@ -20,6 +24,7 @@ STEP_ROWS: Final = 5000
 class Statements:
     """What the tables of a store have in common."""
 
+    path: Path
     _db: sqlite3.Connection
     _opened: float
     _base: float
@@ -37,6 +42,30 @@ class Statements:
     def _column(self, statement: str, *arguments: Any) -> list[Any]:
         return [value for (value,) in self._db.execute(statement, arguments).fetchall()]
 
+    def verify(self, table: str, sum: int | None, *values: Any) -> None:
+        """Raise ``Damaged`` unless ``sum`` of a row of ``table`` is that of its ``values``."""
+        if not verifies(sum, COLUMNS[table][1], values, unsummed=False) and not (sum is None and self.is_converted):
+            raise damaged(f"{self.path} is damaged: the checksum of a row of {table} ({values[0]!r}) is wrong")
+
+    def bury(
+        self, id: bytes, address: str, outgoing: int, keys: str | bytes, data: bytes, attempts: int, error: str
+    ) -> None:
+        """Add a dead letter."""
+        row = (id, address, outgoing, keys, data, attempts, error)
+        self._insert(
+            "dead (id, address, outgoing, keys, data, attempts, error, sum, at)", [(*row, of_letter(*row), time.time())]
+        )
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether rows have checksums: a store of a former version that is only read has none."""
+        return int(self._one("PRAGMA user_version")) > 1
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether a former version has made the store: its rows have no checksum."""
+        return not self.has_sums or self._one("SELECT 1 FROM meta WHERE name = 'converted'") is not None
+
     def _insert(self, into: str, rows: Sequence[Sequence[Any]], verb: str = "INSERT") -> int:
         """Return how many rows were inserted."""
         if len(rows) == 1:
@@ -48,6 +77,11 @@ class Statements:
             inserted += self._db.execute(_insertion(verb, into, count, len(rows[0])), values).rowcount
             start += count
         return inserted
+
+
+def damaged(what: str) -> Damaged:
+    """Return an error that says how to keep what is whole."""
+    return Damaged(f"{what}: `penstock outbox salvage` copies what verifies, and says what does not")
 
 
 @cache

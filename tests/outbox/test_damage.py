@@ -1,0 +1,314 @@
+"""What has become of a store on a disk that changes or loses data: said at the start or at the read, and salvaged."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.outbox import Damaged, listing
+from penstock.outbox.ids import new_id
+from penstock.outbox.lock import NAME as LOCK
+from penstock.outbox.lock import Lock
+from penstock.outbox.salvage import salvage
+from penstock.outbox.store import NAME, Arrived, Store, file
+from tests.outbox.outboxes import Got, add, outbox, published
+from tests.support.harness import eventually
+
+FRAME = 24 + 4096
+LOG = f"{NAME}-wal"
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Return a datadir as a killed process leaves it, with 60 messages that were stored one after another."""
+    owned, killed = tmp_path / "owned", tmp_path / "killed"
+    owned.mkdir()
+    lock = Lock(owned)
+    store = Store.open(owned)
+    lock.note_log(store.begin_log())
+    with store.transaction():
+        store.add_destination("a:1", 1)
+    for seq in range(1, 61):
+        add(store, published(seq, data=b"%d" % seq + b"x" * 300))
+    shutil.copytree(owned, killed)
+    store.close()
+    lock.note_log(False)
+    lock.release()
+    return killed
+
+
+def opened_again(datadir: Path) -> int:
+    """Open the store as an outbox does; return how many messages it has."""
+    lock = Lock(datadir)
+    try:
+        store = Store.open(datadir, has_log=lock.has_log)
+        lock.note_log(False)
+        found = store.counts().outgoing
+        store.close()
+        return found
+    finally:
+        lock.release()
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_killed_store_opens_with_all(killed: Path) -> None:
+    assert opened_again(killed) == 60
+    assert opened_again(killed) == 60
+    assert not (killed / LOCK).exists()
+
+
+@pytest.mark.parametrize("where", ["page", "checksum", "salt", "size", "header", "last"])
+def test_a_bit_of_the_log_that_flips_is_damage(killed: Path, where: str) -> None:
+    frames = ((killed / LOG).stat().st_size - 32) // FRAME
+    middle = 32 + frames // 2 * FRAME
+    places = {"page": 500, "checksum": 18, "salt": 9, "size": 7}
+    at = 18 if where == "header" else 32 + (frames - 1) * FRAME + 99 if where == "last" else middle + places[where]
+    flip(killed / LOG, at)
+    for _ in range(2):
+        with pytest.raises(Damaged, match="penstock outbox salvage"):
+            opened_again(killed)
+
+
+def test_a_bit_of_a_log_without_its_index_is_damage(killed: Path) -> None:
+    (killed / f"{NAME}-shm").unlink()
+    flip(killed / LOG, (killed / LOG).stat().st_size // 2)
+    with pytest.raises(Damaged, match="frames are whole"):
+        opened_again(killed)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_a_log_that_ends_early_is_damage(killed: Path, share: float) -> None:
+    os.truncate(killed / LOG, int((killed / LOG).stat().st_size * share))
+    for _ in range(2):
+        with pytest.raises(Damaged):
+            opened_again(killed)
+
+
+def _remove_log(datadir: Path) -> None:
+    (datadir / LOG).unlink()
+
+
+def _remove_log_and_index(datadir: Path) -> None:
+    (datadir / LOG).unlink()
+    (datadir / f"{NAME}-shm").unlink()
+
+
+def _empty_store(datadir: Path) -> None:
+    (datadir / NAME).write_bytes(b"")
+
+
+def _remove_store(datadir: Path) -> None:
+    (datadir / NAME).unlink()
+
+
+def _remove_all_but_lock(datadir: Path) -> None:
+    for each in datadir.glob(f"{NAME}*"):
+        each.unlink()
+
+
+@pytest.mark.parametrize(
+    "harm", [_remove_log, _remove_log_and_index, _empty_store, _remove_store, _remove_all_but_lock]
+)
+def test_a_part_that_is_gone_is_damage(killed: Path, harm: Callable[[Path], None]) -> None:
+    harm(killed)
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"gone|empty"):
+            opened_again(killed)
+
+
+def test_a_torn_last_write_is_dropped(killed: Path) -> None:
+    (killed / f"{NAME}-shm").unlink()  # after a power cut it may have anything
+    (killed / LOCK).unlink()
+    os.truncate(killed / LOG, (killed / LOG).stat().st_size - 100)
+    assert opened_again(killed) == 59
+
+
+async def test_an_outbox_that_was_closed_opens_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with outbox(tmp_path) as sender:
+            assert (tmp_path / LOG).stat().st_size
+            await sender.send("k", "x", "127.0.0.1:1")
+        assert {each.name for each in tmp_path.glob("*")} == {NAME}
+
+
+BODIES = {
+    "messages": "UPDATE messages SET data = CAST('y' AS BLOB) WHERE seq = 2",
+    "keys": "UPDATE messages SET keys = 'j' WHERE seq = 2",
+    "type": "UPDATE messages SET data = CAST(data AS TEXT) WHERE seq = 2",
+    "incoming": "UPDATE incoming SET sender = 'b:2'",
+    "seen": "UPDATE seen SET until = 1e9",
+    "sweep": "UPDATE seen SET until = 1e9",
+    "dead": "UPDATE dead SET error = 'b'",
+    "no sum": "UPDATE messages SET sum = NULL WHERE seq = 2",
+}
+
+
+def filled(datadir: Path) -> None:
+    datadir.mkdir(exist_ok=True)
+    store = Store.open(datadir)
+    add(store, *(published(seq) for seq in range(1, 4)))
+    with store.transaction():
+        store.add_destination("a:1")
+        store.arrive([Arrived(1, new_id(), "a:1", "k", b"x")])
+        store.see([b"m" * 16], 1e6)
+        store.bury(new_id(), "a:1", 0, "k", b"x", 5, "a")
+    store.close()
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_a_row_that_changed_is_found_when_a_small_store_is_opened(tmp_path: Path, what: str) -> None:
+    filled(tmp_path)
+    change(tmp_path, BODIES[what])
+    with pytest.raises(Damaged, match=r"1 of .*penstock outbox salvage"):
+        opened_again(tmp_path)
+
+
+def requeue(store: Store) -> None:
+    with store.transaction():
+        store.requeue(1)
+
+
+READS: dict[str, Callable[[Store], object]] = {
+    "messages": lambda store: store.next_outgoing(1, 0, 1000),
+    "type": lambda store: list(listing.outgoing(store, data=True)),
+    "incoming": lambda store: store.next_incoming(0, 1000, 10),
+    "seen": lambda store: store.unseen([b"m" * 16]),
+    "sweep": lambda store: store.forget_seen(b"", 10),
+    "dead": requeue,
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_row_that_changed_is_found_when_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(file, "CHECKED_BYTES", 0)
+    filled(tmp_path)
+    change(tmp_path, BODIES[what])
+    store = Store.open(tmp_path)
+    with pytest.raises(Damaged, match="penstock outbox salvage"):
+        READS[what](store)
+    store.close()
+
+
+def test_a_message_whose_row_is_gone_is_damage(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "DELETE FROM messages WHERE seq = 2")
+    store = Store.open(tmp_path)
+    with pytest.raises(Damaged, match="message 2"):
+        store.next_outgoing(1, 0, 1000)
+    store.close()
+
+
+def change(datadir: Path, statement: str) -> None:
+    db = sqlite3.connect(datadir / NAME)
+    assert db.execute(statement).rowcount == 1
+    db.commit()
+    db.close()
+
+
+def test_a_store_of_the_former_version_is_read_and_converted(tmp_path: Path) -> None:
+    filled(tmp_path)
+    db = sqlite3.connect(tmp_path / NAME)
+    for table in ("messages", "incoming", "dead", "spooled", "seen"):
+        db.execute(f"ALTER TABLE {table} DROP COLUMN sum")
+    db.execute("PRAGMA user_version=1")
+    db.commit()
+    db.close()
+    for _ in range(2):
+        store = Store.read(tmp_path)
+        assert [each.data for each in listing.outgoing(store, data=True)] == [b"data"] * 3
+        assert len(list(listing.dead(store, data=True))) == len(list(listing.incoming(store, data=True))) == 1
+        store.close()
+        store = Store.open(tmp_path)
+        assert [each.seq for each in store.next_outgoing(1, 0, 1000)] == [1, 2, 3]
+        assert store.unseen([b"m" * 16]) == set()
+        store.close()
+    store = Store.open(tmp_path)
+    with store.transaction():
+        assert store.requeue(1)
+        store.publish([published(4)])
+    store.close()
+    change(tmp_path, "UPDATE messages SET data = CAST('y' AS BLOB) WHERE seq = 4")
+    with pytest.raises(Damaged):
+        Store.open(tmp_path)
+
+
+def test_what_verifies_is_salvaged(killed: Path, tmp_path: Path) -> None:
+    frames = ((killed / LOG).stat().st_size - 32) // FRAME
+    flip(killed / LOG, 32 + frames // 2 * FRAME + 500)
+    before = {each.name: each.read_bytes() for each in killed.iterdir() if each.name != LOCK}
+    found = {each.table: each for each in salvage(killed, tmp_path / "new")}
+    assert found["log"].lost == ["1 pages do not verify"]
+    assert before == {each.name: each.read_bytes() for each in killed.iterdir() if each.name != LOCK}
+    assert found["messages"].copied == opened_again(tmp_path / "new") >= 55
+    with pytest.raises(Damaged):
+        opened_again(killed)
+
+
+def test_rows_that_do_not_verify_are_not_salvaged(tmp_path: Path) -> None:
+    filled(tmp_path / "old")
+    identity = Store.read(tmp_path / "old").identity
+    change(tmp_path / "old", BODIES["messages"])
+    found = {each.table: each for each in salvage(tmp_path / "old", tmp_path / "new")}
+    assert found["messages"].copied == 2
+    assert found["messages"].lost == ["1 do not verify"]
+    assert found["deliveries"].lost == ["1 are of a message that is not whole"]
+    assert [found[table].copied for table in ("incoming", "seen", "dead", "destinations")] == [1, 1, 1, 1]
+    store = Store.open(tmp_path / "new")
+    assert [each.seq for each in store.next_outgoing(1, 0, 1000)] == [1, 3]
+    assert store.identity == identity
+    store.close()
+
+
+def test_what_is_on_both_sides_of_a_page_that_is_gone_is_salvaged(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    store = Store.open(old)
+    with store.transaction():
+        store.add_destination("a:1", 1)
+    add(store, *(published(seq, data=b"x" * 1000) for seq in range(1, 200)))
+    store.close()
+    content = bytearray((old / NAME).read_bytes())
+    at = content.rfind(b"x" * 1000, 0, len(content) // 2) // 4096 * 4096
+    content[at : at + 64] = b"\xff" * 64
+    (old / NAME).write_bytes(content)
+    with pytest.raises(Damaged):
+        Store.open(old)
+    found = {each.table: each for each in salvage(old, tmp_path / "new")}
+    assert 190 <= found["messages"].copied < 199
+    assert any("cannot be read" in each for each in found["messages"].lost)
+    assert opened_again(tmp_path / "new") == found["messages"].copied
+
+
+async def test_an_outbox_says_that_a_message_is_damaged_and_goes_on_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "CHECKED_BYTES", 0)
+    sender = tmp_path / "sender"
+    async with outbox(sender) as one:
+        await one.send("k", "x", "127.0.0.1:1")
+        assert (await one.status()).trouble == ""
+    store = Store.open(sender)
+    with store.transaction():
+        store.arrive([Arrived(1, new_id(), "a:1", "k", b"x")])
+    store.close()
+    change(sender, "UPDATE messages SET data = CAST('y' AS BLOB)")
+    change(sender, "UPDATE incoming SET data = CAST('y' AS BLOB)")
+    got, whole = Got(), Got()
+    async with outbox(sender) as one, outbox(tmp_path / "other") as other:
+        one.all(got)
+        other.all(whole)
+        await one.send("k", "z", other.advertise)
+        await whole.wait_for("z")
+        await eventually(lambda: "messages" in one._deliveries.away.get("127.0.0.1:1", ""))
+        assert "penstock outbox salvage" in (await one.status()).trouble
+        assert not got.messages
