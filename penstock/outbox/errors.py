@@ -1,5 +1,6 @@
 """Errors of an outbox's store."""
 
+import os
 from pathlib import Path
 
 from penstock.errors import PenstockError
@@ -10,8 +11,20 @@ class Locked(PenstockError):
 
     def __init__(self, datadir: Path, pid: int | None, since: str) -> None:
         owner = f"process {pid} since {since}" if pid else "another process"
+        if pid and not _lives(pid):
+            owner = f"a process that process {pid} has started, which itself is gone,"
         super().__init__(f"{datadir} is in use by {owner}: stop it, or choose another datadir")
         self.pid, self.since = pid, since
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # another user's
+    return True
 
 
 class DiskFull(PenstockError):

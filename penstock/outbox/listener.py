@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, cast
 
+from penstock.outbox import forks
 from penstock.outbox.frames import Kind, frame
 from penstock.outbox.handshake import Refused, WireError
 from penstock.outbox.hello import Identity, Limits, address_of, host_and_port
@@ -55,6 +56,7 @@ class Listener:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, _, _, _, where in dict.fromkeys(found):
                 self._sockets.append(_bound(family, (where[0], port, *where[2:])))
+                forks.keep(self._sockets[-1])
                 port = self._sockets[-1].getsockname()[1]  # that of all families if the system chose it
             self.addresses.append(address_of(host, port))
         advertised, _, chosen = self.identity.address.rpartition(":")

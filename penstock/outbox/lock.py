@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from penstock.outbox import forks
 from penstock.outbox.errors import Locked
 
 NAME: Final = "outbox.lock"
@@ -44,22 +45,28 @@ class Lock:
                 break
             os.close(file)  # its owner has just removed it
         self._file: int | None = file
+        self._pid = os.getpid()
+        forks.keep(self)
         self.has_log = _fields(file).get("log") is True
         """Whether the store has a log: its last owner ended without closing it, or this one has it open."""
         self._since = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
         self.note_log(self.has_log)
 
+    def fileno(self) -> int:
+        """Return the number of the file that is locked; -1 after ``release``."""
+        return -1 if self._file is None else self._file
+
     def note_log(self, has_log: bool) -> None:
         """Note whether the store has a log: once it is open, and before it is closed."""
         self.has_log = has_log
-        if self._file is not None:
+        if self._file is not None and self._pid == os.getpid():
             written = json.dumps({"pid": os.getpid(), "since": self._since, "log": has_log}).encode()
             os.pwrite(self._file, written.ljust(LENGTH), 0)
             os.fsync(self._file)
 
     def release(self) -> None:
-        """Remove the file, unless the store has a log, then free the lock. A second call does nothing."""
-        if self._file is None:
+        """Remove the file, unless the store has a log, then free the lock. Again, or in a fork, does nothing."""
+        if self._file is None or self._pid != os.getpid():
             return
         file, self._file = self._file, None
         if not self.has_log:

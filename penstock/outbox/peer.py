@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
+from penstock.outbox import forks
 from penstock.outbox.frames import (
     FRAME_BYTES,
     HEADS_BYTES,
@@ -81,6 +82,11 @@ class Peer(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return f"<Peer {self.address or self.host}>"
+
+    def fileno(self) -> int:
+        """Return the number of the connection's file; -1 without one."""
+        found = self._transport and self._transport.get_extra_info("socket")
+        return found.fileno() if found else -1
 
     @property
     def unacknowledged(self) -> tuple[int, int]:
@@ -174,6 +180,7 @@ class Peer(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=BUFFERED_BYTES)
+        forks.keep(self)
         peername = transport.get_extra_info("peername")
         self.host = str(peername[0]) if isinstance(peername, tuple) else ""
         self.names = certificate_names(transport.get_extra_info("peercert") or {})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.outbox import forks
 
 BACKLOG: Final = 128
 BUFFER: Final = 131_072
@@ -32,6 +33,7 @@ async def listening(
         made, inode = await asyncio.to_thread(_made, path)
     except OSError as error:
         raise CannotListen(f"socket {path} cannot be used: {error.strerror or error}") from None
+    forks.keep(made)
     server = await asyncio.start_unix_server(serve, sock=made, limit=BUFFER)
     try:
         yield server
