@@ -37,6 +37,8 @@ class Order(NamedTuple):
 
     command: Command
     number: int
+    store: bytes | None
+    """Of the peer, if it subscribes its own address."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Arrivals:
 
     sender: str
     origin: str
-    """Who can mark ids as seen: the sender, or its store if it has no address."""
+    """Who can mark ids as seen: the sender's store, as others may say that they have its address."""
     until: float | None
     rows: list[Row] = field(default_factory=list)
     commands: dict[bytes, Order] = field(default_factory=dict)
@@ -65,8 +67,10 @@ class Arrivals:
 class Taking:
     """Stores what has come. ``take`` is a write of ``GroupCommit``."""
 
-    def __init__(self, store: Store, store_bytes: int) -> None:
+    def __init__(self, store: Store, store_bytes: int, dedupe: float | None) -> None:
         self._seq, self._most = store.last_incoming(), store_bytes
+        self._former_until = store.converted_at + 2 * (dedupe or 0)
+        """Marks that end before may be beside some of a former version, which were of the sender's address."""
         self._hand = b""
         self.taken = 0
         """Bytes of what was stored."""
@@ -92,7 +96,11 @@ class Taking:
                 continue
             size += batch.size
             self.taken += batch.size
-            rows = batch.rows if batch.until is None else self._unseen(store, batch.origin, batch.rows, batch.until)
+            rows = (
+                batch.rows
+                if batch.until is None
+                else self._unseen(store, batch.origin, batch.sender, batch.rows, batch.until)
+            )
             if batch.commands:
                 rows = [row for row in rows if not self._is_carried_out(store, batch, row[0])]
             sender, seq = batch.sender, self._seq
@@ -100,10 +108,16 @@ class Taking:
             self._seq += len(rows)
             store.arrive(batch.new)
 
-    def _unseen(self, store: Store, origin: str, rows: list[Row], until: float) -> list[Row]:
+    def _unseen(self, store: Store, origin: str, sender: str, rows: list[Row], until: float) -> list[Row]:
         """Return those of ``rows`` whose ids are new from this sender, and mark them as seen."""
         self._forget_seen(store, len(rows))
-        marks = marks_of(origin, [row[0] for row in rows])
+        ids = [row[0] for row in rows]
+        if sender and until < self._former_until:
+            former = marks_of(sender, ids)
+            new = store.unseen(former)
+            rows = [row for row, mark in zip(rows, former, strict=True) if mark in new]
+            ids = [row[0] for row in rows]
+        marks = marks_of(origin, ids)
         if store.see_all(marks, until):
             return rows
         new = store.unseen(marks)
@@ -126,8 +140,10 @@ class Taking:
         batch.carried_out.append(order)
         return True
 
-    def _carry_out(self, store: Store, command: Command, number: int) -> None:
+    def _carry_out(self, store: Store, command: Command, number: int, identity: bytes | None) -> None:
         if command.verb == SUBSCRIBE:
+            if identity:
+                store.pin(command.address, identity)
             store.add_destination(command.address, number)
             store.add_subscriptions(command.address, command.keys)
         else:
@@ -166,9 +182,11 @@ class Inbox:
     ) -> None:
         self._store, self._commits, self._routes, self._numbers = store, commits, routes, numbers
         self._number_of, self._allowed, self._dedupe, self._arrived = number_of, allowed, dedupe, arrived
+        self._pinned = store.pinned()
+        """The store that each address belongs to, as far as it has subscribed."""
         self._asked = self._asked_bytes = 0
         """Subscriptions that commands add which are being stored, and the bytes of their keys."""
-        self._taking = Taking(store, store_bytes)
+        self._taking = Taking(store, store_bytes, dedupe)
         self._take = self._taking.take
         self._is_measuring, self._measure_after = False, 0.0
         self.refused = 0
@@ -220,7 +238,7 @@ class Inbox:
 
     def _checked(self, peer: wire.Peer, messages: Sequence[wire.MessageFrame]) -> tuple[Arrivals, dict[int, str]]:
         until = None if not self._dedupe else self._store.clock + self._dedupe
-        batch, refused = Arrivals(peer.address, peer.address or peer.store.hex(), until), dict[int, str]()
+        batch, refused = Arrivals(peer.address, peer.store.hex(), until), dict[int, str]()
         rows = batch.rows
         for message in messages:
             seq, id, names, data, _ = message
@@ -243,9 +261,10 @@ class Inbox:
         if reason := self._allowed.refusal(peer.address, peer.names, command.keys, command.address):
             log.warning("a subscription is refused", peer=peer.address, reason=reason)
             raise ValueError(reason)
+        self._require_pinned(peer)
         number = self._numbers.get(command.address, 0)  # 0 is nobody's
         if command.verb != SUBSCRIBE:
-            return Order(command, number)
+            return Order(command, number, None)
         if not command.keys:
             raise ValueError("expected keys to subscribe to")
         asked = batch.asked.setdefault(command.address, set())
@@ -260,7 +279,22 @@ class Inbox:
         asked.update(new)
         self._asked += len(new)
         self._asked_bytes += bytes_of(new)
-        return Order(command, self._number_of(command.address))
+        is_own = command.address == peer.address
+        if is_own:
+            self._pinned.setdefault(peer.address, peer.store)
+        return Order(command, self._number_of(command.address), peer.store if is_own else None)
+
+    def _require_pinned(self, peer: wire.Peer) -> None:
+        """Raise ``ValueError`` if the address that ``peer`` says is its own belongs to another store."""
+        if self._pinned.get(peer.address, peer.store) != peer.store:
+            reason = f"{peer.address} has subscribed with another store: `penstock outbox trust {peer.address}` there"
+            log.warning("a subscription is refused", peer=peer.address, host=peer.host, reason=reason)
+            raise ValueError(reason)
+
+    def trust(self, addresses: Sequence[str]) -> None:
+        """Know that addresses may come with another store."""
+        for address in addresses:
+            self._pinned.pop(address, None)
 
     def _stored(self, batches: Sequence[Arrivals]) -> None:
         for batch in batches:
@@ -269,7 +303,7 @@ class Inbox:
             if batch.new:
                 self._arrived(batch.new)
 
-    def _carried_out(self, command: Command, number: int) -> None:
+    def _carried_out(self, command: Command, number: int, _: bytes | None) -> None:
         if command.verb == SUBSCRIBE:
             self._routes.add(number, command.keys)
         else:

@@ -256,6 +256,12 @@ class Outbox:
         """
         self._require_open()
         await self._deliveries.forget(address)
+        self._inbox.trust([address])
+
+    async def trust(self, address: str) -> None:
+        """Let another store subscribe with ``address``, e.g. as that outbox was installed anew: the next that does."""
+        self._require_open()
+        await self._commits.write(Store.trust, [address], self._inbox.trust)
 
     async def _ask(self, verb: str, address: str, keys: tuple[str, ...]) -> None:
         self._require_open()

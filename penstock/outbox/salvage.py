@@ -105,7 +105,7 @@ def _copy(damaged: sqlite3.Connection, db: sqlite3.Connection, table: str, *, un
         else:
             break
     if unsummed and table == "meta":
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('converted', 1)")
+        db.execute("INSERT OR IGNORE INTO meta SELECT 'converted', value FROM meta WHERE name = 'clock'")
     if wrong:
         yield f"{wrong:,} do not verify"
 

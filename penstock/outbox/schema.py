@@ -13,7 +13,7 @@ SUMMED: Final = ("messages", "incoming", "dead", "spooled", "seen")
 """Tables whose rows have a checksum, ``sum``; it is NULL in rows that version 1 has written."""
 CONVERSION: Final = (
     *(f"ALTER TABLE {table} ADD COLUMN sum INTEGER" for table in SUMMED),
-    "INSERT OR REPLACE INTO meta VALUES ('converted', 1)",
+    "INSERT OR REPLACE INTO meta SELECT 'converted', value FROM meta WHERE name = 'clock'",
 )
 SCHEMA: Final = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",

@@ -544,3 +544,14 @@ async def test_a_damaged_store_is_salvaged(datadir: Path, tmp_path: Path) -> Non
     assert (await penstock("outbox", "salvage", str(tmp_path / "nothing"))).status == 2
     whole = await penstock("outbox", "salvage", str(new), "--to", str(tmp_path / "again"), "--json")
     assert (whole.status, lines(whole)[0]["incoming"]) == (0, {"copied": 2, "lost": []})
+
+
+async def test_another_store_is_trusted_with_an_address(datadir: Path) -> None:
+    with changed(datadir) as store:
+        store.pin("b.example:7300", b"s" * 16)
+    assert (
+        await at(datadir, "trust", "b.example:7300")
+    ).text == "b.example:7300 belongs to the store that subscribes next\n"
+    with changed(datadir) as store:
+        assert store.pinned() == {}
+    assert (await at(datadir, "trust", "b.example:7300")).status == 1

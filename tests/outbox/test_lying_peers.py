@@ -277,3 +277,44 @@ async def test_nobody_can_make_the_message_of_another_a_duplicate(tmp_path: Path
             theirs.every("orders", got)
             await got.wait_for("true", "false")
             await ours.drain()
+
+
+@pytest.mark.parametrize("security", [Security.none(), Security.shared("correct horse battery staple")])
+async def test_another_store_with_the_address_of_a_subscriber_is_refused(tmp_path: Path, security: Security) -> None:
+    async with outbox(tmp_path / "publisher", security=security) as publisher:
+        async with outbox(tmp_path / "subscriber", security=security) as subscriber:
+            address = subscriber.advertise
+            await subscribed(subscriber, publisher, "k")
+        async with Outbox(datadir=tmp_path / "other", advertise=address, security=security) as other:
+            await other.unsubscribe(publisher.advertise, "k")
+            await other.remove_destination(publisher.advertise)
+            await other.subscribe(publisher.advertise, "all")
+            await other.drain()
+            letters = stored(other.datadir, lambda store: store.list_dead())
+            assert [f"penstock outbox trust {address}" in each.error for each in letters] == [True] * 3
+            assert (publisher.subscribers("k"), publisher.subscribers("all")) == (1, 0)
+            await publisher.trust(address)
+            await other.subscribe(publisher.advertise, "all")
+            await other.drain()
+            assert publisher.subscribers("all") == 1
+    async with (
+        outbox(tmp_path / "publisher", publisher.advertise, security=security) as publisher,
+        Outbox(datadir=tmp_path / "subscriber", advertise=address, security=security) as subscriber,
+    ):
+        await subscriber.unsubscribe(publisher.advertise, "k")
+        await subscriber.drain()
+        assert publisher.subscribers("k") == 1
+
+
+async def test_one_that_says_it_is_the_sender_cannot_make_its_message_a_duplicate(tmp_path: Path) -> None:
+    got = Got()
+    async with outbox(tmp_path) as receiver:
+        receiver.all(got)
+        id = new_id()
+        for store, data in ((b"l" * 16, b"false"), (b"s" * 16, b"true"), (b"s" * 16, b"again")):
+            identity = Identity("127.0.0.1:9", store)
+            async with raw_at(receiver.advertise) as peer:
+                await peer.write(greeting(identity) + frame_of([Sent(1, id, ("k",), data)]))
+                async for _ in until_acknowledged(peer):
+                    pass
+        await got.wait_for("false", "true")

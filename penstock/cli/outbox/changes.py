@@ -117,6 +117,28 @@ def _remove_address(store: "Store", address: str, key: str | None) -> tuple[int,
         return int(known), f"{shown(address)} is not subscribed to {shown(key)} any more"
 
 
+def trust(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="What the other outbox advertises.")],
+    datadir: Datadir = HERE,
+    json: Json = False,
+) -> None:
+    """Let another store subscribe with an address: that outbox was installed anew.
+
+    An address belongs to the store that first subscribes with it; others that say it is theirs are refused. Now it
+    belongs to the next one. Refused while the outbox runs. The exit status is 1 if the address belongs to no store.
+    """
+    run(_trust(address, datadir, json))
+
+
+async def _trust(address: str, datadir: Path, as_json: bool) -> int:
+    with changing(datadir) as store, store.transaction():
+        count = store.trust([address])
+    if not count:
+        raise Failed(f"{shown(address)} has not subscribed here: the first store that does is trusted")
+    _tell("trusted", count, f"{shown(address)} belongs to the store that subscribes next", as_json)
+    return 0
+
+
 def purge(
     what: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to remove.")],
     yes: Annotated[bool, typer.Option("--yes", help="Confirm permanent deletion.")] = False,

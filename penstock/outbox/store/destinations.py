@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.outbox.store.rows import TROUBLE
+from penstock.outbox.store.rows import PINNED, TROUBLE
 from penstock.outbox.store.statements import Statements
 
 
@@ -27,7 +27,21 @@ class Destinations(Statements):
         """Remove ``addresses`` for which nothing waits."""
         for address in addresses:
             self._db.execute("DELETE FROM destinations WHERE address = ?", (address,))
-            self._db.execute("DELETE FROM meta WHERE name = ?", (TROUBLE + address,))
+            self._db.execute("DELETE FROM meta WHERE name IN (?, ?)", (TROUBLE + address, PINNED + address))
+
+    def pinned(self) -> dict[str, bytes]:
+        """Return the identities of the stores that addresses belong to, as far as they have subscribed."""
+        found = self._db.execute("SELECT name, value FROM meta WHERE name BETWEEN ? AND ?", (PINNED, PINNED + "\x7f"))
+        return {name.removeprefix(PINNED): bytes(value) for name, value in found}
+
+    def pin(self, address: str, store: bytes) -> None:
+        """Note that ``address`` belongs to ``store``, unless it belongs to one already."""
+        self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (PINNED + address, store))
+
+    def trust(self, addresses: Sequence[str]) -> int:
+        """Let each of ``addresses`` belong to the store that subscribes next with it; return how many had one."""
+        found = [self._db.execute("DELETE FROM meta WHERE name = ?", (PINNED + each,)).rowcount for each in addresses]
+        return sum(found)
 
     def subscriptions(self) -> Iterator[tuple[str, str]]:
         """Yield (key, address) of all who are subscribed here."""

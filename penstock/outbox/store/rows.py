@@ -12,6 +12,10 @@ TROUBLE: Final = "trouble:"
 """In ``meta``, before an address or the name of a spool: why messages wait for it."""
 
 
+PINNED: Final = "store of:"
+"""In ``meta``, before an address: the identity of the store that first subscribed with it."""
+
+
 class Outgoing(NamedTuple):
     """A message for one destination."""
 

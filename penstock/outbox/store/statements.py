@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,6 +66,12 @@ class Statements:
     def is_converted(self) -> bool:
         """Whether a former version has made the store: its rows have no checksum."""
         return not self.has_sums or self._one("SELECT 1 FROM meta WHERE name = 'converted'") is not None
+
+    @property
+    def converted_at(self) -> float:
+        """What the clock had when the store was converted; far in the past if it was not."""
+        found = self._one("SELECT value FROM meta WHERE name = 'converted'")
+        return -inf if found is None else float(found)
 
     def _insert(self, into: str, rows: Sequence[Sequence[Any]], verb: str = "INSERT") -> int:
         """Return how many rows were inserted."""
