@@ -15,6 +15,7 @@ from penstock.outbox.commits import GroupCommit
 from penstock.outbox.errors import DiskFull
 from penstock.outbox.routes import Routes, bytes_of
 from penstock.outbox.store import SEPARATOR, Arrived, Store
+from penstock.outbox.turns import Turns
 
 MAX_SUBSCRIPTIONS: Final = 100_000
 MAX_SUBSCRIBED_BYTES: Final = 64 * 1024 * 1024
@@ -179,8 +180,10 @@ class Inbox:
         dedupe: float | None,
         store_bytes: int,
         arrived: Callable[[Sequence[Arrived]], None],
+        turns: Turns,
     ) -> None:
         self._store, self._commits, self._routes, self._numbers = store, commits, routes, numbers
+        self._turns = turns
         self._number_of, self._allowed, self._dedupe, self._arrived = number_of, allowed, dedupe, arrived
         self._pinned = store.pinned()
         """The store that each address belongs to, as far as it has subscribed."""
@@ -200,7 +203,8 @@ class Inbox:
             messages = await peer.receive()
             batch, refused = self._checked(peer, messages)
             try:
-                await self._commits.write(self._take, [batch], self._stored)
+                async with self._turns.turn():
+                    await self._commits.write(self._take, [batch], self._stored)
             except DiskFull as error:
                 log.error("cannot store what comes", reason=str(error))
                 peer.close("the disk is full")

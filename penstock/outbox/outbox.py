@@ -26,6 +26,7 @@ from penstock.outbox.notes import Noted, note_of, publish_noted
 from penstock.outbox.runner import Runner
 from penstock.outbox.spool import Spools
 from penstock.outbox.store import SEPARATOR, Copy, Counts, Published, Store
+from penstock.outbox.turns import Turns
 from penstock.payload import as_payload
 from penstock.tracking.backoff import Backoff
 
@@ -172,6 +173,7 @@ class Outbox:
             self._dedupe,
             self._store_bytes,
             runner.arrived,
+            Turns(lambda: runner.is_behind),
         )
         self._identity = wire.Identity(self._given or "".join(self._bind[:1]), store.identity)
         self._listener: wire.Listener | None = None

@@ -88,6 +88,11 @@ class Runner:
         """Take messages that were just stored."""
         self._upcoming.arrived(messages)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more waits for handlers than is in memory."""
+        return self._upcoming.is_behind
+
     def start_again(self) -> None:
         """Look at all messages again: a handler was added."""
         self._upcoming.start_again()

@@ -29,7 +29,7 @@ class Upcoming:
         self._ahead = deque[Waiting]()
         self._ahead_bytes = 0
         self._read = 0
-        self._is_behind = True
+        self.is_behind = True
         """Whether the store may have messages after ``_read``."""
         self.in_hand = set[int]()
         """What was read ahead or has begun, and is not removed from the store yet."""
@@ -51,8 +51,8 @@ class Upcoming:
         for each in messages:
             if each.seq <= self._read:
                 continue
-            if self._is_behind or each.seq != self._read + 1 or self._is_full:
-                self._is_behind = True
+            if self.is_behind or each.seq != self._read + 1 or self._is_full:
+                self.is_behind = True
                 break
             self._append(Waiting(*each, 0, False, ""))
         self.news.set()
@@ -70,7 +70,7 @@ class Upcoming:
 
     async def wait(self) -> None:
         """Wait for news, or until the next message is due; not at all if the store has more to read."""
-        if self._is_behind:
+        if self.is_behind:
             await asyncio.sleep(0)
         else:
             self._wait_for_due()
@@ -84,7 +84,7 @@ class Upcoming:
             self.in_hand.discard(each.seq)
         self._ahead.clear()
         self._ahead_bytes = 0
-        self._read, self._is_behind = 0, True
+        self._read, self.is_behind = 0, True
         self._commits.write_surely(Store.unpark, [None], self._unparked)
 
     def removed(self, seqs: Sequence[int]) -> None:
@@ -122,13 +122,13 @@ class Upcoming:
             if each.seq not in self.in_hand and self._handlers.of(each.keys):
                 self._append(each)
             self._read = each.seq
-        self._is_behind = bool(found)
+        self.is_behind = bool(found)
 
     def _next_batch(self, most: int) -> list[Waiting]:
         """Return messages with handlers of which no attempt has begun, at most ``most``."""
         found = list[Waiting]()
         while len(found) < most:
-            if not self._ahead and self._is_behind:
+            if not self._ahead and self.is_behind:
                 self._fill()
             if not self._ahead:
                 break
