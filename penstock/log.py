@@ -2,11 +2,15 @@
 
 import logging
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
+SELDOM_SECONDS: Final = 60.0
+"""Between two lines of one kind of which others decide how many there are."""
 MAX_TEXT: Final = 2_000
 """Characters of a text that are logged: what renders lines may take quadratic time."""
 MAX_FRAMES: Final = 20
@@ -53,6 +57,29 @@ class Log:
         trace = fields.pop("exception", "")
         words = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
         getattr(logging.getLogger(self._name), level)("%s", f"{words}\n{trace}" if trace else words)
+
+
+class Seldom:
+    """Lines of which others decide how many there could be: at most one of each event in ``SELDOM_SECONDS``.
+
+    A line has ``times``, how often that has happened since the line before, if it is not the first time. ``write`` is
+    e.g. ``log.warning``.
+    """
+
+    def __init__(self, write: Callable[..., object]) -> None:
+        self._write = write
+        self._events = dict[str, tuple[float, int]]()
+        """When each was last written, and how often it happened since."""
+
+    def __call__(self, event: str, kind: str = "", /, **fields: Any) -> None:
+        """Log ``event``, of which each ``kind`` is one; give few of both, as each is remembered."""
+        now, name = time.monotonic(), f"{event} {kind}"
+        since, times = self._events.get(name, (-inf, 0))
+        if now - since < SELDOM_SECONDS:
+            self._events[name] = since, times + 1
+            return
+        self._events[name] = now, 0
+        self._write(event, **fields, **({"times": times + 1} if times else {}))
 
 
 def bounded(fields: Mapping[str, Any]) -> dict[str, Any]:

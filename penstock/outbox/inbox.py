@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from penstock.log import Log
+from penstock.log import Log, Seldom
 from penstock.outbox import wire
 from penstock.outbox.commands import COMMANDS, MAX_KEYS, REMOVE, SUBSCRIBE, Command
 from penstock.outbox.commits import GroupCommit
@@ -183,7 +183,7 @@ class Inbox:
         turns: Turns,
     ) -> None:
         self._store, self._commits, self._routes, self._numbers = store, commits, routes, numbers
-        self._turns = turns
+        self._turns, self._warn = turns, Seldom(log.warning)
         self._number_of, self._allowed, self._dedupe, self._arrived = number_of, allowed, dedupe, arrived
         self._pinned = store.pinned()
         """The store that each address belongs to, as far as it has subscribed."""
@@ -263,7 +263,7 @@ class Inbox:
         """Return the command in ``message``. Raise ``ValueError`` if it is none, or not allowed."""
         command = Command.parse(message.keys[0], message.data)
         if reason := self._allowed.refusal(peer.address, peer.names, command.keys, command.address):
-            log.warning("a subscription is refused", peer=peer.address, reason=reason)
+            self._warn("a subscription is refused", peer=peer.address, reason=reason)
             raise ValueError(reason)
         self._require_pinned(peer)
         number = self._numbers.get(command.address, 0)  # 0 is nobody's
@@ -292,7 +292,7 @@ class Inbox:
         """Raise ``ValueError`` if the address that ``peer`` says is its own belongs to another store."""
         if self._pinned.get(peer.address, peer.store) != peer.store:
             reason = f"{peer.address} has subscribed with another store: `penstock outbox trust {peer.address}` there"
-            log.warning("a subscription is refused", peer=peer.address, host=peer.host, reason=reason)
+            self._warn("a subscription is refused", "store", peer=peer.address, host=peer.host, reason=reason)
             raise ValueError(reason)
 
     def trust(self, addresses: Sequence[str]) -> None:

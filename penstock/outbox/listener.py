@@ -32,7 +32,7 @@ class Listener:
 
     def __init__(
         self, identity: Identity, security: Security, on_peer: OnPeer, limits: Limits,
-        on_refused: Callable[[str, str], None] | None,
+        on_refused: Callable[[str, str, str], None] | None,
     ) -> None:  # fmt: skip
         self.identity = identity
         """With the first of ``addresses`` if its address was empty, with the system's choice if its port was 0."""
@@ -121,7 +121,7 @@ class Listener:
     def _refused(self, kind: str, host: str, reason: str) -> None:
         self.counts[kind] += 1
         if self._on_refused is not None:
-            self._on_refused(host, reason)
+            self._on_refused(kind, host, reason)
 
     async def _serve(self, connection: socket.socket, host: str) -> None:
         peer = Peer(self.identity, self._security, self._limits, dialled=None, receives=True)
@@ -193,11 +193,12 @@ async def listen(
     on_peer: OnPeer,
     *,
     limits: Limits | None = None,
-    on_refused: Callable[[str, str], None] | None = None,
+    on_refused: Callable[[str, str, str], None] | None = None,
 ) -> Listener:
-    """Listen at ``bind`` (host:port, or several); ``on_refused`` gets each stranger's host and the reason.
+    """Listen at ``bind`` (host:port, or several).
 
-    Raise ``OSError`` if an address is taken, ``ValueError`` if one is none or ``security`` does not allow it.
+    ``on_refused`` gets of each stranger as what it is counted, its host and the reason. Raise ``OSError`` if an address
+    is taken, ``ValueError`` if one is none or ``security`` does not allow it.
     """
     listener = Listener(identity, security, on_peer, limits or Limits(), on_refused)
     try:

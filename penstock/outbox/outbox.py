@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.errors import WrongCall
-from penstock.log import Log
+from penstock.log import Log, Seldom
 from penstock.outbox import wire
 from penstock.outbox.commands import REMOVE, SUBSCRIBE, UNSUBSCRIBE, Command
 from penstock.outbox.commits import GroupCommit
@@ -119,6 +119,7 @@ class Outbox:
         """Also while it closes: handlers that run may still publish."""
         self._runner: Runner | None = None
         self._spools = set[str]()
+        self._warn = Seldom(log.warning)
         self._handlers = Handlers(self._handlers_changed)
 
     async def __aenter__(self) -> Self:
@@ -179,7 +180,12 @@ class Outbox:
         self._listener: wire.Listener | None = None
         if self._bind:
             self._listener = await wire.listen(
-                self._bind, self._identity, self._security, inbox.serve, limits=self._limits, on_refused=_log_stranger
+                self._bind,
+                self._identity,
+                self._security,
+                inbox.serve,
+                limits=self._limits,
+                on_refused=self._log_stranger,
             )
             if not self._given:
                 self.advertise = self._listener.addresses[0]
@@ -284,6 +290,9 @@ class Outbox:
         self._seq += 1
         return Published(self._seq, id, SEPARATOR.join(keys), body, copies)
 
+    def _log_stranger(self, kind: str, host: str, reason: str) -> None:
+        self._warn("a connection is refused", kind, host=host, reason=reason)
+
     async def _connect(self, address: str) -> wire.Peer:
         return await wire.connect(address, self._identity, self._security, limits=self._limits)
 
@@ -373,10 +382,6 @@ class Outbox:
 
 def _is_any(bind: str) -> bool:
     return wire.host_and_port(bind)[0] in ("0.0.0.0", "::")
-
-
-def _log_stranger(host: str, reason: str) -> None:
-    log.warning("a connection is refused", host=host, reason=reason)
 
 
 __all__ = ["Outbox", "Status"]

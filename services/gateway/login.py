@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import time
 from collections import Counter
-from math import inf
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -14,14 +12,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from penstock.bus.federation.frames import SUBPROTOCOL
+from penstock.log import Seldom
 from services.gateway.access import Access
 from services.gateway.settings import Settings
 
 WRONG_SECRET: Final = 4401
 """The code with which a websocket ends whose first frame has a wrong secret, or none in time."""
 MAX_SECRET_FRAME: Final = 10_000
-WRONG_SECONDS: Final = 10.0
-"""Minimum seconds between two log lines about wrong secrets."""
 _LET_IN: Final = "peer"
 
 
@@ -30,8 +27,7 @@ class Login:
 
     def __init__(self, settings: Settings, counters: Counter[str], log: Any) -> None:
         self.access = Access(settings)
-        self._settings, self._counters, self._log = settings, counters, log
-        self._wrong_at, self._wrong = -inf, 0
+        self._settings, self._counters, self._warn = settings, counters, Seldom(log.warning)
 
     def may_open(self, connection: ServerConnection, headers: Headers, query: str) -> bool:
         """Return False for a request with a wrong secret, or none; ``let_in`` waits for one in the first frame."""
@@ -83,12 +79,8 @@ class Login:
 
     def _note_wrong(self, connection: ServerConnection) -> None:
         self._counters["unauthorized"] += 1
-        self._wrong += 1
-        if time.monotonic() - self._wrong_at < WRONG_SECONDS:
-            return
         address = connection.remote_address
-        self._log.warning("wrong secret", peer=address[0] if address else None, times=self._wrong)
-        self._wrong_at, self._wrong = time.monotonic(), 0
+        self._warn("wrong secret", peer=address[0] if address else None)
 
 
 def chosen(_: ServerConnection, offered: object) -> "Subprotocol | None":

@@ -5,7 +5,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from penstock.log import Log
+from penstock.log import Log, Seldom
 from penstock.outbox import Outbox
 from services.outbox.handover import Handover, Waiting
 from services.outbox.lines import Lines, Unexpected, handed, number_in, parsed, written
@@ -24,7 +24,7 @@ class Programs:
 
     def __init__(self, outbox: Outbox, handover: Handover | None, unsubscribed: str, most: int) -> None:
         self._outbox, self._handover, self._unsubscribed, self._most = outbox, handover, unsubscribed, most
-        self._sources = Sources(outbox)
+        self._sources, self._warn = Sources(outbox), Seldom(log.warning)
         self._tasks = dict[asyncio.Task[None], bool]()
         """Those of connections, and whether they take."""
         self._has_ended = False
@@ -56,11 +56,11 @@ class Programs:
         except* RefusedMessage as refused:
             for error in refused.exceptions:
                 assert isinstance(error, RefusedMessage)
-                log.warning("a message of a program is refused", reason=str(error))
+                self._warn("a message of a program is refused", reason=str(error))
                 found.append({"refused": error.number, "reason": str(error)})
         except* Unexpected as unexpected:
             for each in unexpected.exceptions:
-                log.warning("a program is not understood", reason=str(each))
+                self._warn("a program is not understood", reason=str(each))
                 found.append({"error": str(each)})
         except* OSError:
             pass  # the program has gone

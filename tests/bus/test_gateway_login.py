@@ -68,10 +68,7 @@ async def test_BQ_D33_a_wrong_path_is_answered(gateway: Listener) -> None:
         assert await asyncio.to_thread(get, f"http://127.0.0.1:{gateway.port}{path}") == status
 
 
-async def test_wrong_secrets_are_logged_once_in_a_while_with_their_number(
-    redis: "Redis", redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.gateway.login.WRONG_SECONDS", 3_600)
+async def test_wrong_secrets_are_logged_once_in_a_while_with_their_number(redis: "Redis", redis_url: str) -> None:
     with capture_logs() as log:
         async with serving(redis_url) as gateway:
             for _ in range(20):

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.errors import WrongCall
 from penstock.outbox import Outbox, Security, inbox
@@ -318,3 +319,15 @@ async def test_one_that_says_it_is_the_sender_cannot_make_its_message_a_duplicat
                 async for _ in until_acknowledged(peer):
                     pass
         await got.wait_for("false", "true")
+
+
+async def test_many_strangers_make_few_lines(tmp_path: Path) -> None:
+    async with outbox(tmp_path, security=Security.shared("correct horse battery staple")) as ours:
+        with capture_logs() as lines:
+            for _ in range(100):
+                async with raw_at(ours.advertise) as stranger:
+                    await stranger.write(b"GET / HTTP/1.1\r\n\r\n")
+                    async for _ in stranger.frames():
+                        pass
+            await eventually(lambda: ours._listener is not None and ours._listener.counts["version"] == 100)
+        assert len([line for line in lines if line["event"] == "a connection is refused"]) == 1

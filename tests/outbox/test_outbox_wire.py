@@ -296,7 +296,10 @@ async def test_pongs_and_acknowledgements_are_joined_while_a_peer_does_not_read(
 )
 async def test_strangers_are_refused_with_a_reason_and_counted(data: bytes, why: str) -> None:
     told = list[tuple[str, str]]()
-    async with listens(on_refused=lambda host, reason: told.append((host, reason))) as listener, raw(listener) as peer:
+    async with (
+        listens(on_refused=lambda _, host, reason: told.append((host, reason))) as listener,
+        raw(listener) as peer,
+    ):
         await peer.write(data)
         (reason,) = await peer.reasons()
         assert why in reason
