@@ -1,6 +1,7 @@
 """Publish and subscribe without a broker: see docs/outbox.md."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -123,7 +124,7 @@ class Outbox:
         self._handlers = Handlers(self._handlers_changed)
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.datadir.mkdir, 0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(_make, self.datadir)
         async with AsyncExitStack() as opened:
             lock = Lock(self.datadir)
             opened.callback(lock.release)
@@ -378,6 +379,18 @@ class Outbox:
                 await self._runner.close(seconds)
             await self._deliveries.close()
         self._is_open = False
+
+
+def _make(datadir: Path) -> None:
+    """Make ``datadir`` for its owner alone, with its name on disk, and that of each directory above that is new."""
+    new = [each for each in (datadir, *datadir.parents) if not each.exists()]
+    datadir.mkdir(0o700, parents=True, exist_ok=True)
+    for each in new:
+        above = os.open(each.parent, os.O_RDONLY)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
 
 
 def _is_any(bind: str) -> bool:

@@ -11,9 +11,8 @@ import pytest
 import structlog
 
 from common import logs
-from penstock import log as penstock_log
 from penstock.composition.procfile import for_people
-from penstock.log import Log, Seldom
+from penstock.log import SELDOM_SECONDS, Log, Seldom
 from tests.support.harness import Service, until
 
 
@@ -180,14 +179,14 @@ async def test_a_service_without_a_namespace_has_neither_namespace_nor_id_in_its
 
 def test_of_what_others_decide_a_line_of_each_kind_is_written_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now, lines = [1000.0], list[tuple[str, dict[str, object]]]()
-    monkeypatch.setattr(penstock_log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("penstock.log.time.monotonic", lambda: now[0])
     warn = Seldom(lambda event, **fields: lines.append((event, fields)))
     for host in range(2000):
         warn("refused", "secret", host=host)
     warn("refused", "slow", host="x")
     warn("other")
     assert lines == [("refused", {"host": 0}), ("refused", {"host": "x"}), ("other", {})]
-    now[0] += penstock_log.SELDOM_SECONDS
+    now[0] += SELDOM_SECONDS
     for host in range(2):
         warn("refused", "secret", host=host)
         warn("refused", "slow", host="y")

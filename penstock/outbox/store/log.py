@@ -66,6 +66,8 @@ def check(path: Path, *, expected: bool) -> None:
         return
     with log.open("rb") as file:
         header = _read_header(file)
+        if header is None and log_size <= _HEADER.size:
+            return  # torn when it began
         if header is None:
             raise damaged(f"the header of {log} does not verify; {path.name} is as it was before the log began")
         whole, committed, is_cut = 0, 0, False
@@ -124,13 +126,13 @@ def _read_header(file: BinaryIO, *, guess: bool = False) -> Header | None:
     """Return what the log begins with; None if it does not verify, or, with ``guess``, if there is nothing behind."""
     raw, frame = file.read(_HEADER.size), file.read(_FRAME.size)
     file.seek(_HEADER.size)
-    if len(frame) < _FRAME.size:
+    if len(raw) < _HEADER.size:
         return None
     magic, _, page_bytes, _, _, _, *stored = _HEADER.unpack(raw)
     order = _MAGIC.get(magic, "")
     if order and _sum(order, raw[:24], (0, 0)) == tuple(stored):
         return order, page_bytes, raw[16:24], (stored[0], stored[1])
-    return (_NATIVE, PAGE_BYTES, frame[8:16], (stored[0], stored[1])) if guess else None
+    return (_NATIVE, PAGE_BYTES, frame[8:16], (stored[0], stored[1])) if guess and frame else None
 
 
 def _frames(file: BinaryIO, order: str, page_bytes: int, salts: bytes, before: Sum) -> Iterator[Frame]:
