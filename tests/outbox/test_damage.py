@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.outbox import Damaged, listing
+from penstock.outbox import Damaged, DiskFull, listing
 from penstock.outbox.ids import new_id
 from penstock.outbox.lock import NAME as LOCK
 from penstock.outbox.lock import Lock
@@ -316,3 +316,15 @@ async def test_an_outbox_says_that_a_message_is_damaged_and_goes_on_with_others(
         await eventually(lambda: "messages" in one._deliveries.away.get("127.0.0.1:1", ""))
         assert "penstock outbox salvage" in (await one.status()).trouble
         assert not got.messages
+
+
+async def test_a_full_disk_is_in_the_status_until_there_is_room(tmp_path: Path) -> None:
+    async with outbox(tmp_path) as full:
+        db = full._commits._store.connection
+        db.execute(f"PRAGMA max_page_count={db.execute('PRAGMA page_count').fetchone()[0]}")
+        with pytest.raises(DiskFull):
+            await full.send("k", "x" * 100_000, "127.0.0.1:1")
+        assert "cannot be written: database or disk is full" in (await full.status()).trouble
+        db.execute("PRAGMA max_page_count=1000000")
+        await full.send("k", "x" * 100_000, "127.0.0.1:1")
+        assert (await full.status()).trouble == ""
