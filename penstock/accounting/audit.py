@@ -119,8 +119,8 @@ async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> li
     notes = []
     for name, leases, said in zip(names, found[: len(names)], found[len(names) :], strict=True):
         states = decoded_fields(said or {})
-        ends = dict(zip((leases or [])[::2], (leases or [])[1::2], strict=True))
-        ahead = [decoded(id) for id, end in ends.items() if float(end) > seconds * 1e6]
+        ends = _scores(leases or [])
+        ahead = [decoded(id) for id, end in ends.items() if end > seconds * 1e6]
         dead = [*ends] if all(states.get(id, "").startswith("gone:") for id in ahead) else []
         held = await _read(redis, [("LLEN", f"{name}:consumer:{decoded(id)}") for id in dead])
         if leases is None or None in held:
@@ -131,6 +131,12 @@ async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> li
             what = f"{counted(left, 'message')} in hand of consumers of penstock.lists that have died"
             notes.append(f"{name}: {what}: the next one that takes from {name} takes them over")
     return notes
+
+
+def _scores(reply: list[Any]) -> dict[Any, float]:
+    """Return scores by member: pairs in RESP3, one after the other in RESP2."""
+    pairs = reply if reply and isinstance(reply[0], list | tuple) else zip(reply[::2], reply[1::2], strict=True)
+    return {member: float(score) for member, score in pairs}
 
 
 async def _read(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -35,14 +35,14 @@ def acl(
             metavar="SERVER", help="Print only the lines for this server, without headings, e.g. localhost:6379."
         ),
     ] = None,
-    old: Annotated[bool, typer.Option("--redis-6", help="For Redis 6.2, which knows no right to read alone.")] = False,
+    old: Annotated[bool, typer.Option("--old", help="For Redis 6.2, which knows no right to read alone.")] = False,
     json: Json = False,
 ) -> None:
     """Print the minimal Redis ACL of each service.
 
     One ACL SETUSER line for each service and server, and two read-only users: status, for penstock status, audit,
     explain, trace, dead, map --live, bus status and queue, and jobs status, list and show; metrics, for an exporter.
-    What a service only reads it may only read (%R~), which Redis 6.2 cannot grant: see --redis-6. A user is named as in
+    What a service only reads it may only read (%R~), which Redis 6.2 cannot grant: see --old. A user is named as in
     the URL of its server, or else as its process. Replace PASSWORD; a line replaces all previous rights of the user.
     Pipe the output of --server SERVER to redis-cli. --spark adds the user pyspark for your PySpark programs, and then
     FILE or DIR is optional.

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, cast
 
+from penstock.listening import bound
 from penstock.outbox import forks
 from penstock.outbox.frames import Kind, frame
 from penstock.outbox.handshake import Refused, WireError
@@ -54,8 +55,8 @@ class Listener:
             host, port = host_and_port(address)
             self._security.require_allowed(host)
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, _, _, _, where in dict.fromkeys(found):
-                self._sockets.append(_bound(family, (where[0], port, *where[2:])))
+            for where in dict.fromkeys(str(each[4][0]) for each in found):
+                self._sockets.append(_listening(where, port))
                 forks.keep(self._sockets[-1])
                 port = self._sockets[-1].getsockname()[1]  # that of all families if the system chose it
             self.addresses.append(address_of(host, port))
@@ -171,18 +172,13 @@ class Listener:
             raise
 
 
-def _bound(family: int, where: tuple[object, ...]) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+def _listening(host: str, port: int) -> socket.socket:
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(where)
+        made = bound(host, port)
         made.listen(BACKLOG)
-        made.setblocking(False)
     except OSError as error:
-        made.close()
-        raise OSError(error.errno, f"{error.strerror}: {where[0]}:{where[1]}") from error
+        raise OSError(error.errno, f"{error.strerror}: {host}:{port}") from error
+    made.setblocking(False)
     return made
 
 

@@ -267,7 +267,8 @@ def test_an_out_list_is_one_name() -> None:
 
 def test_the_rights_of_the_user_include_all_that_the_start_demands() -> None:
     settings = made(Mdispatch, done="elsewhere:done")
-    granted = least(settings)[settings.redis].keys
+    rights = least(settings)[settings.redis]
+    granted = (*rights.keys, *rights.reads)
     assert [name for name in settings.lists() if not any(fnmatchcase(name, each) for each in granted)] == []
 
 
