@@ -92,7 +92,7 @@ class Repeats:
             elif due is None and "sent" not in plan:
                 raise WrongCall(f"cron={cron!r}, zone={zone!r}: it is never due")
             if await self._store(node, stream, name, known, score, plan, due):
-                return plan["sent"] if due is None else due
+                return plan["sent"] if due is None else round(due, 3)  # as it is stored
 
     async def _read(self, node: "Instance", stream: str, name: str) -> tuple[bytes, bytes | None, float]:
         """Return a plan as it is stored, empty if it is not, when it is due, and the server's time."""

@@ -18,12 +18,12 @@ async def test_one_at_a_time_stores_and_rests_as_long_while_handlers_are_behind(
     async def store(name: str) -> None:
         async with turns.turn():
             events.append(f"{name} begins")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # timing: what a store takes
             events.append(f"{name} ends")
 
     async def handle() -> None:
         while "b ends" not in events:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # timing: what a handler takes
             events.append("handled")
 
     await asyncio.gather(store("a"), store("b"), handle())

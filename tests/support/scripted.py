@@ -200,7 +200,7 @@ ARGUMENTS: Final[dict[str, Sequence[Any]]] = {
         ),
     ),
     **dict.fromkeys(
-        ("renew", "grace", "every", "nap", "forget", "silent", "idle", "wait", "patience"),
+        ("renew", "grace", "every", "nap", "forget", "silent", "idle", "wait", "patience", "away", "least"),
         (
             0,
             1,

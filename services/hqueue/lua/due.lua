@@ -10,12 +10,12 @@
 -- Returns the seconds until the next is due, as text (empty if none will be), and ids and queues of those that are. Run
 -- twice: the same again.
 local call = redis.call
+local refused = wrong_type({zset = {deadlines, delayed, kept}})
+if refused then return refused end
 local time = call('TIME')
 local now, next_at, found = math.floor(time[1] * 1000 + time[2] / 1000) / 1000, math.huge, {}
 for _, key in ipairs({deadlines, delayed, kept}) do
-  local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
-  if first.err then return wrong_type({zset = {deadlines, delayed, kept}}) or first end
-  local after = first[2]
+  local after = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if after and tonumber(after) <= now then
     for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', skip, most)) do
       if is_task(member) then found[#found + 1] = member else call('ZREM', key, member) end
