@@ -7,7 +7,7 @@ waits for the lock at each.
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -62,7 +62,7 @@ class Statements:
         """Whether rows have checksums: a store of a former version that is only read has none."""
         return int(self._one("PRAGMA user_version")) > 1
 
-    @property
+    @cached_property
     def is_converted(self) -> bool:
         """Whether a former version has made the store: its rows have no checksum."""
         return not self.has_sums or self._one("SELECT 1 FROM meta WHERE name = 'converted'") is not None
