@@ -71,7 +71,9 @@ class Output:
                 if dropped:
                     with suppress(OSError, ValueError):
                         _write_all(self._file, f"{self._dropped_line(dropped)}\n".encode())
-            self._written.set()
+            with self._lock:
+                if not self._lines:  # else one came in the meantime, and `flush` waits for it
+                    self._written.set()
 
 
 def _write_all(file: TextIO, data: bytes) -> None:
