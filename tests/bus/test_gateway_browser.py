@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,25 @@ async def test_a_page_pushes_consumes_and_goes_on_after_a_cut(page: Page, gatewa
 async def _taken(page: Page, many: int) -> bool:
     found: int = await page.run("return new Set(taken).size")
     return found == many
+
+
+async def test_what_a_page_has_closed_stays_closed_after_a_cut(page: Page, gateway: Listener, redis: Any) -> None:
+    refused = await page.run(
+        BUS
+        + """
+        window.queue = bus.queue('zoo');
+        const failed = await queue.close().then(() => '', error => error.message);
+        await bus.queue('other').attach();
+        return failed;
+        """
+    )
+    assert "attach" in refused
+    gateway.drop_all()
+    assert await page.run("return await queue.exists()") is False
+    await page.run("await queue.attach(); await queue.push('one'); await queue.close();")
+    gateway.drop_all()
+    assert await page.run("return await queue.exists()") is False
+    assert not await redis.exists("bus:queue:zoo:metadata")
 
 
 async def test_a_page_holds_a_channel(page: Page, bus: Bus) -> None:

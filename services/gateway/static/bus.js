@@ -220,14 +220,18 @@ class Remote extends EventTarget {
     }
   }
 
-  /** Call a method that ends what `replay` would open again, once: with the websocket the gateway has left it, too. */
-  async endWith(method, forget, restore) {
+  /**
+   * Call a method that ends what `replay` would open again as `field` says, once: with the websocket the gateway has
+   * left it, too.
+   */
+  async endWith(method, field) {
     await this.ready();
-    forget();
+    const former = this[field];
+    this[field] = undefined;
     try {
       await this.request(method);
     } catch (error) {
-      if (!(error instanceof LostError)) restore();
+      if (!(error instanceof LostError)) this[field] = former;
       if (!(error instanceof LostError && AGAIN.has(method))) throw error;
     }
   }
@@ -335,13 +339,11 @@ class Queue extends Remote {
 
   async detach() {
     await this.stop();
-    await this.endWith('detach', () => { this.isAttached = false; }, () => { this.isAttached = true; });
+    await this.endWith('detach', 'isAttached');
   }
 
   /** Destroy the queue with its messages. */
-  close() {
-    return this.endWith('close', () => { this.isAttached = false; }, () => { this.isAttached = true; });
-  }
+  close() { return this.endWith('close', 'isAttached'); }
 
   asked() {
     return this.consuming.reliable ? { ...this.consuming, last: this.last } : this.consuming;
@@ -407,10 +409,7 @@ class Channel extends Remote {
     return this;
   }
 
-  close(method) {
-    const opened = this.opened;
-    return this.endWith(method, () => { this.opened = undefined; }, () => { this.opened = opened; });
-  }
+  close(method) { return this.endWith(method, 'opened'); }
 
   async replay() {
     if (this.opened) await this.request(...this.opened);
