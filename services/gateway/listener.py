@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import re
 from collections import Counter
 from http import HTTPStatus
 from typing import Final, Self
@@ -18,6 +19,7 @@ from penstock.bus import Bus
 from penstock.bus.federation.frames import HEADER, MAX_FRAME_HEADER
 from penstock.errors import PenstockError, Unavailable
 from penstock.listening import bound
+from penstock.log import Seldom
 from services.gateway.access import Access
 from services.gateway.certificate import Certificate
 from services.gateway.login import Login, chosen
@@ -27,6 +29,7 @@ from services.gateway.served import Served
 from services.gateway.settings import Settings
 
 _log: Final = structlog.get_logger("penstock.gateway")
+_url: Final = re.compile(r"(redis|valkey|unix)[a-z+]*://", re.IGNORECASE).search
 _silent: Final = logging.getLogger("penstock.gateway.websockets")
 """For websockets, which would log each request that is no websocket's, and with it the query."""
 _silent.addHandler(logging.NullHandler())
@@ -44,6 +47,7 @@ class Listener:
         self.settings, self.bus, self.counters = settings, bus, counters
         self.port = settings.listen_port
         self.log = _log.bind(service=settings.service, namespace=settings.redis_namespace)
+        self._warn = Seldom(self.log.warning)
         self._login = Login(settings, counters, self.log)
         self._sessions: dict[str, Served] = {}
         self._open = 0
@@ -125,12 +129,13 @@ class Listener:
         is_ours = isinstance(error, PenstockError | ResponseError | ValueError | TypeError | LookupError)
         if is_ours and not isinstance(error, Unavailable) and not self._names_server(text):
             return text
-        self.log.warning("not carried out", reason=text, **{name: each for name, each in where.items() if each})
+        named = {name: each for name, each in where.items() if each}
+        self._warn("not carried out", type(error).__name__, reason=text, **named)
         return "Unavailable: the servers behind the gateway do not answer"
 
     def _names_server(self, text: str) -> bool:
         places = {place for each in self.bus.instances for place in (each.address, each.address.rpartition(":")[0])}
-        return "://" in text or any(place and place in text for place in places)
+        return bool(_url(text)) or any(place and place in text for place in places)
 
     def forget(self, session: str, served: Served) -> None:
         """Forget a session that has ended."""

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from penstock.bus import Bus
 from penstock.bus.federation.frames import AGAIN, METHODS
-from penstock.errors import PenstockError, Unauthorized, Unconfirmed, WrongCall
+from penstock.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall
 from services.gateway.access import Access
 from services.gateway.listener import Listener
 from services.gateway.served import Served
@@ -293,4 +294,15 @@ async def test_what_a_peer_hears_names_no_server(redis_url: str) -> None:
         ):
             assert gateway.told(error) == "Unavailable: the servers behind the gateway do not answer"
         assert gateway.told(Unauthorized("not here")) == "Unauthorized: not here"
-        assert gateway.told(WrongCall("ttl=0")) == "WrongCall: ttl=0"
+        for text in ("ttl=0", "metadata: expected the name of a field, found 'https://peer'"):
+            assert gateway.told(WrongCall(text)) == f"WrongCall: {text}"
+
+
+async def test_a_peer_does_not_decide_how_many_lines_are_logged(redis_url: str) -> None:
+    async with serving(redis_url) as gateway:
+        with capture_logs() as lines:
+            for number in range(100):
+                gateway.told(Unavailable(f"away: {number}"), object="zoo", method="push")
+            gateway.told(OSError("other words"))
+    assert [line["reason"] for line in lines] == ["Unavailable: away: 0", "OSError: other words"]
+    assert (lines[0]["object"], lines[0]["method"]) == ("zoo", "push")
