@@ -15,8 +15,8 @@ import psutil
 
 from bench.figures import Figure
 from bench.testbed import PYTHON, Testbed
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from penstock.spark.archive import WRITING
 from penstock.spark.classes import file_of_classes
 from tests.support.harness import ROOT, Service, until

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 
 DISPATCH: Final = """
 local messages = redis.call('RPOP', KEYS[1], ARGV[1])

@@ -12,8 +12,8 @@ from bench.figures import KIB, Figure
 from bench.large import MAX_PING_MS, MB
 from bench.pinger import pinging
 from bench.testbed import Testbed
-from penstock.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.bus import Bus
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 
 QUEUE: Final = "bench:sizes"
 

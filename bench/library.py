@@ -20,7 +20,7 @@ from bench.large import MAX_PING_MS, MB
 from bench.pinger import pinging
 from bench.reference import HOLD
 from bench.testbed import PYTHON, SOURCE, Testbed
-from penstock.batches import MAX_BYTES, MAX_MESSAGES
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.lists import Lists
 from tests.support.harness import ROOT, until
 

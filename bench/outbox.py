@@ -15,8 +15,8 @@ from bench.figures import Figure
 from bench.outbox_side import BODY, KEY, SOON, publish
 from bench.side import Side, side
 from bench.testbed import PYTHON, Testbed
+from penstock.base.ports import free_port
 from penstock.outbox import Backoff, Outbox
-from penstock.ports import free_port
 
 AWAY: Final = Backoff([3600.0])
 GROUP: Final = 64

@@ -11,7 +11,7 @@ from bench.archive import SHOP, bare_parquet, pages, write_events
 from bench.figures import Figure
 from bench.spark import into_nothing, seconds, spark_session
 from bench.testbed import Testbed
-from penstock.script import Script
+from penstock.core.script import Script
 from penstock.spark.archive import WRITING
 
 if TYPE_CHECKING:

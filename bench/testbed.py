@@ -12,7 +12,7 @@ from typing import Final
 
 from redis import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import ROOT, Service, until
 

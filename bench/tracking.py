@@ -13,7 +13,7 @@ from unittest.mock import patch
 from bench import bare
 from bench.figures import Figure, commands_a_second, server_microseconds
 from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRACKED, Testbed
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer, binary
 from tests.support.harness import until
 

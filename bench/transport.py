@@ -14,8 +14,8 @@ from redis import Redis
 from bench.connection import Connection, packed
 from bench.figures import MIB, Figure
 from bench.testbed import OUT, PYTHON, SEED, SOURCE, TRANSPORT, Testbed, peak_bytes, resident_bytes
-from penstock.keys import Keys
-from penstock.ports import free_port
+from penstock.base.keys import Keys
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import ROOT, until
 

@@ -75,6 +75,6 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         if name == "main":
-            import_module("penstock.signals")
+            import_module("penstock.base.signals")
         found = globals()[name] = getattr(import_module(f"common.{_FOUND_IN[name]}"), name)
         return found

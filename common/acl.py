@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.acl import CONNECT_COMMANDS, Rights, check_rights, script_commands
-from penstock.connection import connect
-from penstock.keys import Keys, glob_escaped
-from penstock.raw_connection import RawConnection
+from penstock.base.keys import Keys, glob_escaped
+from penstock.core.acl import CONNECT_COMMANDS, Rights, check_rights, script_commands
+from penstock.core.connection import connect
+from penstock.core.raw_connection import RawConnection
 
 if TYPE_CHECKING:
     from common.settings.base import ServiceSettings
@@ -109,7 +109,7 @@ async def require_rights(settings: "ServiceSettings", names: Sequence[str]) -> N
 
 
 async def require_at(url: str, rights: Rights, probe: str, names: Sequence[str]) -> None:
-    """Call ``penstock.acl.require`` on a connection without a name, since naming one needs a right itself."""
+    """Call ``penstock.core.acl.require`` on a connection without a name, since naming one needs a right itself."""
     redis = connect(url, name=None)
     wire = RawConnection(redis)
     try:

@@ -12,7 +12,7 @@ from common.outage import describe
 from common.process import Lifespan, enter_anew
 from common.reload import Reload
 from common.settings.base import ServiceSettings
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -31,7 +31,7 @@ class Alone(Generic[S]):
         orders = {signal.SIGTERM: self._stop.set, signal.SIGINT: self._stop.set, signal.SIGHUP: self._reload.signalled}
         for number, obey in orders.items():
             asyncio.get_running_loop().add_signal_handler(number, obey)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that penstock.signals kept waiting
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that penstock.base.signals kept waiting
         self._log.log(logs.settings_level(), "settings", **self._settings.shown())
         self._warn()
         heartbeat = asyncio.create_task(beat(os.environ, self._problem, self._log))

@@ -6,8 +6,8 @@ from redis.exceptions import MovedError
 from redis.exceptions import TimeoutError as Unanswered
 
 from common.settings.base import ServiceSettings
-from penstock.connection import MAX_SILENCE, change_login, connect, follow, return_home
-from penstock.raw_connection import RawConnection
+from penstock.core.connection import MAX_SILENCE, change_login, connect, follow, return_home
+from penstock.core.raw_connection import RawConnection
 
 
 class Connections:

@@ -14,12 +14,12 @@ from common.settle import Batch, Event, Settling
 from common.settle_ahead import SettlingAhead
 from common.transaction import Taken, Transaction
 from common.wired import FULL_POLL_SECONDS, S, Wired
-from penstock.connection import MAX_SILENCE
-from penstock.errors import WrongCall
-from penstock.keys import Keys
-from penstock.raw_connection import pack
-from penstock.script import Script
-from penstock.transient import is_full
+from penstock.base.errors import WrongCall
+from penstock.base.keys import Keys
+from penstock.core.connection import MAX_SILENCE
+from penstock.core.raw_connection import pack
+from penstock.core.script import Script
+from penstock.core.transient import is_full
 
 UNBLOCK_SECONDS: Final = 0.02
 """Seconds in which a wait reaches the server, so that it can be ended."""

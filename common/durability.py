@@ -6,10 +6,10 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.durability import Level
-from penstock.errors import Unsuitable
-from penstock.raw_connection import Command
-from penstock.script import Script
+from penstock.base.errors import Unsuitable
+from penstock.core.durability import Level
+from penstock.core.raw_connection import Command
+from penstock.core.script import Script
 
 _confirm: Final = Script.read(Path(__file__).parent / "lua" / "confirm.lua")
 

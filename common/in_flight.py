@@ -6,9 +6,9 @@ from typing import Final
 
 from redis.exceptions import NoScriptError
 
-from penstock.keys import Keys
-from penstock.raw_connection import pack
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import pack
+from penstock.core.script import Script
 
 _note: Final = Script.read(Path(__file__).parent / "lua" / "note.lua")
 

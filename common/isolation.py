@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.exceptions import ResponseError
 
 from common.outage import describe
-from penstock.retry import BACKOFF
+from penstock.core.patience import BACKOFF
 
 if TYPE_CHECKING:
     from common.context import Context

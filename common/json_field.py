@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.exact_json import canonical, exactly, parse
+from penstock.base.exact_json import canonical, exactly, parse
 
 
 def object_of(message: bytes) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def object_of(message: bytes) -> dict[str, Any]:
 def value_at(message: bytes, found: dict[str, Any], path: str) -> bytes | None:
     """Return the value at ``path``, e.g. ``meta.user``, of a message and its object, as JSON; None if null or absent.
 
-    Equal values give equal bytes, all others differ: see ``penstock.exact_json``.
+    Equal values give equal bytes, all others differ: see ``penstock.base.exact_json``.
     """
     try:
         value = exactly(message, found, *path.split("."))

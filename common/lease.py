@@ -5,7 +5,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.script import Script
+from penstock.core.script import Script
 
 _lease: Final = Script.read(Path(__file__).parent / "lua" / "lease.lua")
 

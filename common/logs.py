@@ -16,7 +16,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from common.log_output import Output
-from penstock.log import bounded, traceback_of
+from penstock.base.log import bounded, traceback_of
 
 Identity = Callable[[], dict[str, str]]
 """Return the fields that every line begins with; they grow, since the id is known later than the service."""

@@ -14,10 +14,10 @@ from common.orphans import Orphans
 from common.registered_lists import announce
 from common.registry import Presence, Registry
 from common.settings.base import ServiceSettings
-from penstock.atomic import AtomicWrites
-from penstock.keys import Keys
-from penstock.metrics import count
-from penstock.shape import shape_json
+from penstock.base.keys import Keys
+from penstock.base.shape import shape_json
+from penstock.core.atomic import AtomicWrites
+from penstock.core.metrics import count
 
 S = TypeVar("S", bound=ServiceSettings)
 CARETAKERS: Final = 2

@@ -8,8 +8,8 @@ from redis.exceptions import NoScriptError
 from common.context import Context
 from common.transaction import Transaction
 from common.wired import S
-from penstock.read_size import Sizes
-from penstock.script import Script
+from penstock.core.read_size import Sizes
+from penstock.core.script import Script
 
 MAX_UNDER_WAY: Final = 2
 """Maximum number of moves under way at once during a backlog."""

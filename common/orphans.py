@@ -12,11 +12,11 @@ from redis.asyncio import Redis
 
 from common.registry import Registry
 from common.settings.base import ServiceSettings
-from penstock.atomic import AtomicRead, AtomicWrites
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys, pending_of
+from penstock.core.atomic import AtomicRead, AtomicWrites
+from penstock.core.script import Script
 from penstock.inspect.pending import parse_holdings
-from penstock.keys import Keys, pending_of
-from penstock.script import Script
 
 _adopt: Final = Script.read(Path(__file__).parent / "lua" / "adopt.lua")
 GRACE_SECONDS: Final = 60

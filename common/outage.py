@@ -7,8 +7,8 @@ from typing import Final
 from redis.exceptions import AskError, InvalidResponse, ReadOnlyError
 from structlog.typing import FilteringBoundLogger
 
-from penstock.connection import OTHER_SERVER
-from penstock.errors import Refused, WrongType
+from penstock.base.errors import Refused, WrongType
+from penstock.core.connection import OTHER_SERVER
 
 IN_SCRIPT: Final = re.compile(r" *script: [0-9a-f]{40}, on @user_script:\d+\.?$")
 """What Redis 7 adds to an error within a script: it tells an operator nothing, and makes one reason several."""

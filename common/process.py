@@ -21,9 +21,9 @@ from common.reload import Reload
 from common.server import check_logins, check_server
 from common.settings.base import ServiceSettings
 from common.supervision import FAILURES, MAX_UNCHECKED, Run, Supervisor
-from penstock.errors import PenstockError, WrongType
-from penstock.keys import Keys
-from penstock.transient import first_of
+from penstock.base.errors import PenstockError, WrongType
+from penstock.base.keys import Keys
+from penstock.core.transient import first_of
 
 S = TypeVar("S", bound=ServiceSettings)
 Lifespan = Callable[[S], AbstractAsyncContextManager[object]]
@@ -60,7 +60,7 @@ class Process(Generic[S]):
         orders = {signal.SIGTERM: self._stop.set, signal.SIGINT: self._stop.set, signal.SIGHUP: self._reload.signalled}
         for number, obey in orders.items():
             asyncio.get_running_loop().add_signal_handler(number, obey)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that penstock.signals kept waiting
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, orders)  # those that penstock.base.signals kept waiting
         heartbeat = asyncio.create_task(beat(os.environ, self._problem, self._log))
         try:
             status = await self._serve()

@@ -9,9 +9,9 @@ from redis.exceptions import ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.settings.base import ServiceSettings
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
 from penstock.inspect.ownership import Ownership, registration_of
-from penstock.keys import Keys
 
 STALE: Final = 5.0
 """Seconds after which the registered lists are read again, before the next message."""

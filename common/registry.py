@@ -14,10 +14,10 @@ from structlog.typing import FilteringBoundLogger
 from common.neighbours import has_ended, process
 from common.settings.base import ServiceSettings
 from penstock import __version__
-from penstock.encoding import decoded
-from penstock.keys import Keys
-from penstock.script import Script
-from penstock.urls import server_of
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys
+from penstock.base.urls import server_of
+from penstock.core.script import Script
 
 LUA: Final = Path(__file__).parent / "lua"
 ALWAYS_CHECKED: Final = 3

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from common.settings.base import ServiceSettings
-from penstock.errors import SettingsError, Unsuitable
+from penstock.base.errors import SettingsError, Unsuitable
 
 S = TypeVar("S", bound=ServiceSettings)
 

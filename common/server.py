@@ -9,10 +9,10 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.settings.base import ServiceSettings
-from penstock.connection import connect
-from penstock.errors import Unsuitable
-from penstock.script import in_one_slot
-from penstock.shape import property_of
+from penstock.base.errors import Unsuitable
+from penstock.base.shape import property_of
+from penstock.core.connection import connect
+from penstock.core.script import in_one_slot
 
 OLDEST: Final = (6, 2)
 LOGIN: Final = 3.0

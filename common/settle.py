@@ -14,12 +14,12 @@ from common.in_flight import counters, counting
 from common.isolation import Isolation
 from common.transaction import REFUSED
 from common.wired import FULL_POLL_SECONDS
-from penstock.encoding import encoded
-from penstock.errors import WrongCall
-from penstock.read_size import Sizes
-from penstock.script import Script
-from penstock.transient import is_of_script
-from penstock.urls import same_server
+from penstock.base.encoding import encoded
+from penstock.base.errors import WrongCall
+from penstock.base.urls import same_server
+from penstock.core.read_size import Sizes
+from penstock.core.script import Script
+from penstock.core.transient import is_of_script
 
 if TYPE_CHECKING:
     from common.context import Context

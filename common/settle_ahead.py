@@ -7,8 +7,8 @@ from redis.exceptions import ResponseError
 
 from common.settle import HOLD, SETTLE, Batch, Settling
 from common.transaction import REFUSED
-from penstock.errors import WrongCall
-from penstock.script import Script
+from penstock.base.errors import WrongCall
+from penstock.core.script import Script
 
 if TYPE_CHECKING:
     from common.context import Context

@@ -1,6 +1,6 @@
 """Become the service that a props file names: ``python -m common.start --props FILE``, for ``penstock run``."""
 
-import penstock.signals  # noqa: F401, I001
+import penstock.base.signals  # noqa: F401, I001
 import os
 import sys
 from pathlib import PurePosixPath
@@ -9,9 +9,9 @@ from typing import Final
 from common.settings.redis_hash import Hash
 from common.settings.props import place_of, read_props
 from common.settings.redaction import shown
-from penstock.launch import exec_module
-from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.installed import module_of, service_of, services
+from penstock.base.launch import exec_module
+from penstock.base.errors import PenstockError, Problem, SettingsError
+from penstock.base.installed import module_of, service_of, services
 
 SERVICE: Final = "service"
 """The property that names the service of a props file."""

@@ -17,13 +17,13 @@ from common.outage import Outage, describe
 from common.reload import Reload
 from common.settings.base import ServiceSettings
 from common.wrong_types import name_wrong_key
-from penstock.atomic import AtomicWrites
-from penstock.connection import OTHER_SERVER
-from penstock.errors import Fenced, PenstockError, WrongType
-from penstock.keys import Keys
-from penstock.metrics import count
-from penstock.retry import BACKOFF
-from penstock.transient import first_of, passes
+from penstock.base.errors import Fenced, PenstockError, WrongType
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicWrites
+from penstock.core.connection import OTHER_SERVER
+from penstock.core.metrics import count
+from penstock.core.patience import BACKOFF
+from penstock.core.transient import first_of, passes
 
 S = TypeVar("S", bound=ServiceSettings)
 Run = Callable[[Context[S]], Awaitable[None]]

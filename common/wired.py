@@ -16,12 +16,12 @@ from common.durability import Durability
 from common.outage import Outage
 from common.settings.base import ServiceSettings
 from common.transaction import REFUSED, Transaction
-from penstock.encoding import decoded
-from penstock.errors import WrongCall, WrongType
-from penstock.keys import Keys, pending_of
-from penstock.raw_connection import Command, RawConnection, pack
-from penstock.script import Script, translate_error
-from penstock.transient import is_full
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongCall, WrongType
+from penstock.base.keys import Keys, pending_of
+from penstock.core.raw_connection import Command, RawConnection, pack
+from penstock.core.script import Script, translate_error
+from penstock.core.transient import is_full
 
 S = TypeVar("S", bound=ServiceSettings)
 FULL_POLL_SECONDS: Final = 0.2

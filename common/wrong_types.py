@@ -7,9 +7,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from common.settings.base import ServiceSettings
-from penstock.encoding import decoded
-from penstock.errors import WrongType
-from penstock.keys import Keys, pending_of
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys, pending_of
 
 UNNAMED = "Operation against a key holding the wrong kind of value"
 """The words of a server's error, in a script, too."""

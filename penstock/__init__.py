@@ -3,8 +3,7 @@
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
     from penstock.accounting.audit import audit
-    from penstock.connection import connect
-    from penstock.errors import (
+    from penstock.base.errors import (
         Fenced,
         PenstockError,
         Stale,
@@ -15,9 +14,10 @@ if TYPE_CHECKING:
         WrongCall,
         WrongType,
     )
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
+    from penstock.core.connection import connect
+    from penstock.core.script import Script
     from penstock.lists import Lists
-    from penstock.script import Script
     from penstock.testing.server import EmbeddedServer
 
 __all__ = [
@@ -41,11 +41,11 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "EmbeddedServer": "testing.server",
-    "Keys": "keys",
+    "Keys": "base.keys",
     "Lists": "lists",
-    "Script": "script",
+    "Script": "core.script",
     "audit": "accounting.audit",
-    "connect": "connection",
+    "connect": "core.connection",
 }
 
 if not TYPE_CHECKING:
@@ -56,7 +56,7 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        found = globals()[name] = getattr(import_module(f"penstock.{_MODULES.get(name, 'errors')}"), name)
+        found = globals()[name] = getattr(import_module(f"penstock.{_MODULES.get(name, 'base.errors')}"), name)
         return found
 
     def __dir__():

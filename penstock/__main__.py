@@ -11,7 +11,7 @@ def main() -> None:
     """
     before = signal.getsignal(signal.SIGINT)
     if sys.argv[1:2] == ["run"]:
-        import penstock.signals  # noqa: F401
+        import penstock.base.signals  # noqa: F401
     elif before is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from penstock.cli import app

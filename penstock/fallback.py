@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import ConnectionError, RedisError
 
-from penstock.batches import MAX_BYTES, MAX_MESSAGES
-from penstock.connection import OTHER_SERVER
-from penstock.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed, WrongCall
-from penstock.log import Log
-from penstock.retry import BACKOFF, HURRY_SECONDS
-from penstock.transfer.protocol import SMALLEST_LIMIT
-from penstock.transient import passes
+from penstock.base.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed, WrongCall
+from penstock.base.log import Log
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
+from penstock.core.connection import OTHER_SERVER
+from penstock.core.once import SMALLEST_LIMIT
+from penstock.core.patience import BACKOFF, HURRY_SECONDS
+from penstock.core.transient import passes
 
 if TYPE_CHECKING:
-    from penstock.outbox import Outbox
-    from penstock.outbox.spool import Spool
+    from penstock.outbox import Outbox, Spool, Spools
 
 CLOSE_SECONDS: Final = 0.005
 """Between two looks whether all has been sent, at the end."""
@@ -312,10 +311,10 @@ W = TypeVar("W", bound=Way)
 
 
 class Fallback(ABC, Generic[W]):
-    """All lists or queues of a server or bus, in an outbox that knows it as ``server``."""
+    """All lists or queues of a server or bus, and what waits for them on disk."""
 
-    def __init__(self, outbox: "Outbox", server: str) -> None:
-        self._spools = outbox.spools(server)
+    def __init__(self, spools: "Spools") -> None:
+        self._spools = spools
         self._ways = {each: self._new(each) for each in self._spools.names()}
 
     @abstractmethod

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
 PREFIX: Final = "whsec_"
 ID: Final = "webhook-id"

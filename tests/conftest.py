@@ -18,7 +18,7 @@ from hypothesis import settings
 from redis.asyncio import Redis
 from xdist.remote import Producer
 
-from penstock.connection import cancellable
+from penstock.core.connection import cancellable
 from penstock.testing.server import EmbeddedServer
 from tests.parts import is_slow
 from tests.support.harness import PATIENCE

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.peers.peer_run import PeerRun
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 
 RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

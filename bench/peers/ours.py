@@ -9,7 +9,7 @@ from bench import replies
 from bench.peers.peer_run import Measure, PeerRun
 from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
 from bench.testbed import NAMESPACE, OUT, PYTHON, SOURCE, TRACKED, Testbed, subscribers
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 
 DRIVERS: Final = "bench.peers.drivers"

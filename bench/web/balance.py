@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.figures import Figure
 from bench.testbed import NAMESPACE, Testbed
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.support.harness import Service, until
 from tests.support.simulated_balance import UNLIKE, simulate
 

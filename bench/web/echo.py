@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from bench.connection import Connection, packed
 from common.http.json import loads
-from penstock.exact_json import as_json
-from penstock.raw_connection import push_parts
+from penstock.base.exact_json import as_json
+from penstock.core.raw_connection import push_parts
 
 BATCH: Final = 500
 HEADERS: Final = [["content-type", "text/plain"]]

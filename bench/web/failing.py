@@ -18,8 +18,8 @@ from bench.testbed import Testbed
 from bench.web.load import CONNECTIONS, echo_worker, himporter, without_wrk, wrk
 from compose.runner import SETTING_PREFIXES
 from compose.web.load import Load, Step
+from penstock.base.ports import free_port
 from penstock.composition.procfile import ProcessGroup
-from penstock.ports import free_port
 from tests.support.harness import ROOT, until
 
 WEB: Final = ROOT / "compose" / "web"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.testbed import PYTHON, Testbed
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from tests.support.harness import ROOT, Service, until
 
 CONNECTIONS: Final = 64

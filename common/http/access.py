@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.script import Script
+from penstock.core.script import Script
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -6,7 +6,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final
 
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 
 Header = tuple[bytes, bytes]
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}

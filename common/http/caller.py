@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from redis.exceptions import ConnectionError, NoScriptError, RedisError
 
-from penstock.bus.wire import LostReply, Reply, Wire
-from penstock.errors import PenstockError
-from penstock.raw_connection import Command, pack
-from penstock.retry import BACKOFF
-from penstock.script import Script, translate_error
+from penstock.base.errors import PenstockError
+from penstock.core.patience import BACKOFF
+from penstock.core.raw_connection import Command, pack
+from penstock.core.script import Script, translate_error
+from penstock.core.wire import LostReply, Reply, Wire
 
 MAX_SILENCE: Final = 2.0
 """Seconds without a reply after which the connection is cut, and nothing is accepted until there is another."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from common.http.answers import JSON, Header, end_to_end, error_body, is_name, is_value
 from common.http.json import loads
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 from penstock.tracking.details import traceparent_of
 
 IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})

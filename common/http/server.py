@@ -16,8 +16,8 @@ from common.http.guarded import Guarded
 from common.http.limits import Limits
 from common.http.proxies import Proxies
 from common.open_files import room_for
-from penstock.errors import PenstockError
-from penstock.listening import bound
+from penstock.base.errors import PenstockError
+from penstock.base.listening import bound
 
 START_SECONDS: Final = 3.0
 """Seconds that first connections wait until requests are accepted; then they get 503."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from common.http.answers import Header
-from penstock.bus.wire import Reply
-from penstock.keys import Keys
-from penstock.raw_connection import Command
-from penstock.tokens import Token, digest_of
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import Command
+from penstock.core.tokens import Token, digest_of
+from penstock.core.wire import Reply
 
 CACHE_SECONDS: Final = 5.0
 MOST: Final = 10_000

@@ -15,12 +15,12 @@ from common.settings.props import place_of, read_props
 from common.settings.roles import Role, conflicts, pending_lists, roles_of
 from common.settings.sources import Found, Given, Names
 from common.settings.validation import Rule, checked
-from penstock.acl import Rights
-from penstock.connection import mask_password
-from penstock.errors import Problem, SettingsError, WrongCall
-from penstock.keys import Keys
-from penstock.shape import End, Shape, Use, property_of
-from penstock.urls import missing_file, same_server, unverified
+from penstock.base.errors import Problem, SettingsError, WrongCall
+from penstock.base.keys import Keys
+from penstock.base.shape import End, Shape, Use, property_of
+from penstock.base.urls import missing_file, same_server, unverified
+from penstock.core.acl import Rights
+from penstock.core.connection import mask_password
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash

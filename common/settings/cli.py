@@ -16,7 +16,7 @@ from common.settings.fields import kind_of
 from common.settings.formats import Unreadable
 from common.settings.props import place_of
 from penstock import __version__
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash
@@ -50,7 +50,7 @@ def parse(settings_class: type[S], argv: Sequence[str], environ: Mapping[str, st
 
 
 def _wait_for(place: "Hash") -> None:
-    """Wait until the server answers; exit with 0 on an order to stop, which ``penstock.signals`` has held back."""
+    """Wait until the server answers; exit with 0 on an order to stop, which ``penstock.base.signals`` has held back."""
     from common.settings.redis_hash import Away
 
     reported = False

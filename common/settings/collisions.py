@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from common.settings.redaction import quoted
-from penstock.keys import Keys, pending_of
+from penstock.base.keys import Keys, pending_of
 
 
 def collision(name: str, pending: str | None, namespace: str | None) -> str | None:

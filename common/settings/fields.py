@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, String
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
-from penstock.urls import is_url, server_url
+from penstock.base.urls import is_url, server_url
 
 MIN_SECRET: Final = 8
 """Minimum number of characters of a secret."""

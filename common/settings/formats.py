@@ -96,7 +96,7 @@ def javascript_text(text: str) -> tuple[object, Lines]:
 def yaml_text(text: str) -> tuple[object, Lines]:
     import yaml
 
-    from penstock.yaml_documents import BoundedLoader, describe_yaml_error
+    from penstock.base.yaml_documents import BoundedLoader, describe_yaml_error
 
     try:
         loader = BoundedLoader(text)

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, StringConstraints
 from pydantic_settings import BaseSettings
 
 from common.settings.fields import YEAR, Name, Seconds, Url, Whole, setting
-from penstock.durability import DURABILITY
+from penstock.core.durability import DURABILITY
 
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
 """Levels as Node's loggers name them."""

@@ -17,8 +17,8 @@ from common.settings.formats import (
     yaml_text,
 )
 from common.settings.redaction import plain
-from penstock.errors import Problem, SettingsError
-from penstock.secrets import NoSecret, read_at_most, resolve_reference
+from penstock.base.errors import Problem, SettingsError
+from penstock.base.secrets import NoSecret, read_at_most, resolve_reference
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash

@@ -14,8 +14,8 @@ from redis.exceptions import TimeoutError as Unanswered
 
 from common.settings.formats import MAX_PROPERTIES, Unreadable
 from common.settings.redaction import plain
-from penstock.connection import connect, follow, mask_password
-from penstock.urls import EXPECTED, joined, server_url
+from penstock.base.urls import EXPECTED, joined, server_url
+from penstock.core.connection import connect, follow, mask_password
 
 LARGEST: Final = 1024 * 1024
 """Bytes of all names and values; a larger hash holds no props."""

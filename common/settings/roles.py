@@ -16,10 +16,10 @@ from pydantic.fields import FieldInfo
 from common.settings.collisions import collision, pending_collision
 from common.settings.fields import Name, OneName, PopTimeout
 from common.settings.redaction import quoted
-from penstock.errors import WrongCall
-from penstock.keys import Keys
-from penstock.shape import Use, property_of
-from penstock.urls import is_url, same_server
+from penstock.base.errors import WrongCall
+from penstock.base.keys import Keys
+from penstock.base.shape import Use, property_of
+from penstock.base.urls import is_url, same_server
 
 __all__ = [
     "Answers",

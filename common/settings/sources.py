@@ -12,9 +12,9 @@ from pydantic.fields import FieldInfo
 from common.settings.fields import IN_FILE, is_list
 from common.settings.props import Props, read_props
 from common.settings.redaction import nearest, plain, shown
-from penstock.errors import Problem, SettingsError
-from penstock.secrets import FILE_SUFFIX, NoSecret, secret_in_file
-from penstock.shape import property_of
+from penstock.base.errors import Problem, SettingsError
+from penstock.base.secrets import FILE_SUFFIX, NoSecret, secret_in_file
+from penstock.base.shape import property_of
 
 if TYPE_CHECKING:
     from common.settings.redis_hash import Hash

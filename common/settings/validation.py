@@ -12,8 +12,8 @@ from pydantic_settings import BaseSettings
 from common.settings.fields import expected_of
 from common.settings.redaction import nearest, shown
 from common.settings.sources import Found, Given, Names
-from penstock.errors import Problem, SettingsError
-from penstock.shape import property_of
+from penstock.base.errors import Problem, SettingsError
+from penstock.base.shape import property_of
 
 Rule = Callable[..., str | None]
 """A rule over several settings: return what is wrong, or None. Its parameters are the fields that it checks, the one to

@@ -14,13 +14,13 @@ from common.isolation import Isolation
 from common.tracking import LUA
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
-from penstock.encoding import decoded, encoded
-from penstock.keys import Keys
-from penstock.read_size import fitting
-from penstock.script import Script
+from penstock.base.encoding import decoded, encoded
+from penstock.base.keys import Keys
+from penstock.core.read_size import fitting
+from penstock.core.script import Script
+from penstock.core.transient import is_of_script
 from penstock.tracking.correlation import as_xid, id_of, is_like_a_number, xid_of
 from penstock.tracking.details import seconds_of
-from penstock.transient import is_of_script
 
 _finish, _identify = (Script.read(LUA / f"{verb}.lua") for verb in ("finish", "identify"))
 

@@ -10,9 +10,9 @@ from common.registered_lists import RegisteredLists
 from common.settings.collisions import collision
 from common.settings.redaction import quoted
 from common.settings.roles import is_pattern
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
 from penstock.inspect.ownership import Ownership
-from penstock.keys import Keys
 from penstock.tracking.policy import Policy
 
 MOST_NAMES: Final = 1_000

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Final, NoReturn
 
+from penstock.base.launch import search_path
 from penstock.errors import PenstockError, Unsuitable
-from penstock.launch import search_path
 from penstock.spark.session import LOOPBACK, masters, wait_for_master, what_is_missing
 
 MASTER: Final = "spark://127.0.0.1:7077"

@@ -22,9 +22,9 @@ from compose.weather.consumer import HANDLED
 from compose.weather.day import Day
 from penstock.accounting.audit import audit
 from penstock.composition.procfile import ProcessGroup
+from penstock.inspect.redis_replies import Reply, format_typed
 from penstock.keys import Keys
 from penstock.metrics import read_metrics
-from penstock.redis_replies import Reply, format_typed
 
 HERE: Final = Path(__file__).parent
 ROWS: Final = (HERE / "seattle-weather.csv").read_bytes().splitlines()[1:]

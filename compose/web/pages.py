@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, Final
 
 from compose.weather.day import Day
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 
 REPORT_SECONDS: Final = 0.5
 """Duration of a report, as if another server were asked."""

@@ -19,8 +19,8 @@ from common.app import fastest_loop
 from common.http.message import IDEMPOTENT
 from compose.web.names import DISPATCH, NOTES, WORKERS, begun, registration_of, work_of
 from compose.web.pages import Pages, reply
+from penstock.base.exact_json import parse
 from penstock.errors import Unsuitable
-from penstock.exact_json import parse
 from penstock.lists import Lists, Request
 
 DATA: Final = Path(__file__).parent.parent / "weather/seattle-weather.csv"

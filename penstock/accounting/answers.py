@@ -11,9 +11,9 @@ from typing import Final
 from redis.asyncio import Redis
 
 from penstock.accounting.invariants import Invariant, parse_counters
-from penstock.atomic import AtomicRead
-from penstock.encoding import counted, decoded, encoded, parse_whole
-from penstock.keys import Keys
+from penstock.base.encoding import counted, decoded, encoded, parse_whole
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
 
 MAX_LISTS: Final = 1_000
 """Lists that are inspected, those that end first: four reads each, in one atomic read."""

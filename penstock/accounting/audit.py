@@ -8,10 +8,10 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from penstock.accounting.invariants import Invariant, parse_counters
-from penstock.encoding import counted, decoded, decoded_fields, encoded
+from penstock.base.encoding import counted, decoded, decoded_fields, encoded
+from penstock.base.keys import Keys
 from penstock.inspect.changes import is_moved
 from penstock.inspect.pending import PendingList, read_pending
-from penstock.keys import Keys
 
 COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
 """Metrics that are written in the transaction that moves the messages; fields: ``count``, and one for each list."""

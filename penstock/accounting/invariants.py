@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.encoding import decoded_fields
+from penstock.base.encoding import decoded_fields
 
 SECONDS: Final = ("sum", "max")
 """Fields of a metric that are seconds, not counts."""

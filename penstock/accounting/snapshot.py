@@ -7,11 +7,11 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.accounting.invariants import SECONDS, parse_counters
-from penstock.encoding import decoded, decoded_fields, encoded
-from penstock.errors import WrongType
+from penstock.base.encoding import decoded, decoded_fields, encoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
 from penstock.inspect.namespace import namespaces
 from penstock.inspect.pending import PendingList, ReadCommand, read_pending
-from penstock.keys import Keys
 from penstock.tracking.events import END_EVENTS
 
 TRACKED_METRICS: Final = (

@@ -8,9 +8,9 @@ from redis.asyncio import Redis
 
 from penstock.accounting.audit import consumer_notes, pending_notes, pending_problems
 from penstock.accounting.invariants import SECONDS, Invariant, parse_counters
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys
 from penstock.inspect.pending import PendingList, read_pending
-from penstock.keys import Keys
 
 COUNTERS: Final = ("taken", "registered", "untracked", "dropped", "done", "done:late", "dead", "expired")
 

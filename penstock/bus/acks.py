@@ -4,10 +4,10 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import Fenced, Gone, WrongCall
+from penstock.base.log import Log
 from penstock.bus.numbers import MAX_ID
 from penstock.bus.scripts import ACK
-from penstock.errors import Fenced, Gone, WrongCall
-from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption

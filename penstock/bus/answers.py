@@ -4,9 +4,9 @@ import asyncio
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.base.errors import Gone, Unavailable
 from penstock.bus.keys import direct_channel
 from penstock.bus.scripts import PUSH
-from penstock.errors import Gone, Unavailable
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -5,12 +5,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.encoding import parse_whole
+from penstock.base.errors import Gone, Moving, Unavailable, WrongCall
+from penstock.base.log import Log
 from penstock.bus.location import Located
 from penstock.bus.numbers import check_attaching
 from penstock.bus.scripts import ATTACH
-from penstock.encoding import parse_whole
-from penstock.errors import Gone, Moving, Unavailable, WrongCall
-from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from redis.exceptions import RedisError
 
+from penstock.base.encoding import decoded, parse_whole
+from penstock.base.errors import PenstockError, Unauthorized, Unavailable, WrongCall
+from penstock.base.log import Log
+from penstock.base.payload import checked
 from penstock.bus.attachment import Attached
 from penstock.bus.channel import Channel
 from penstock.bus.fallback import BusOutbox, check_outbox
 from penstock.bus.federating import Federating
 from penstock.bus.homes import Homes
-from penstock.bus.instance import Instance, check_url
 from penstock.bus.keep_alive import KeepAlive
 from penstock.bus.keys import CLOSED, MOVED, NOTIFICATIONS
 from penstock.bus.leaving import Leaving
@@ -25,14 +28,11 @@ from penstock.bus.placement import INDEX, Placement
 from penstock.bus.pubsub import PubSub
 from penstock.bus.queue import Queue
 from penstock.bus.service import Service
-from penstock.bus.writer import CONFIRM_SECONDS
-from penstock.durability import DURABILITY, Level
-from penstock.encoding import decoded, parse_whole
-from penstock.errors import PenstockError, Unauthorized, Unavailable, WrongCall
-from penstock.log import Log
-from penstock.payload import checked
-from penstock.retry import Patience
-from penstock.transient import passes
+from penstock.core.durability import DURABILITY, Level
+from penstock.core.instance import Instance, check_url
+from penstock.core.patience import Patience
+from penstock.core.transient import passes
+from penstock.core.writer import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
     from penstock.outbox import Outbox

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, overload
 
 from redis.exceptions import RedisError
 
+from penstock.base.errors import Gone, PenstockError, WrongCall
+from penstock.base.log import Log
+from penstock.base.payload import Payload, as_payload
 from penstock.bus.acks import log_failure
 from penstock.bus.consumption import Consumption
 from penstock.bus.events import Emitter, Handler
@@ -16,9 +19,6 @@ from penstock.bus.message import Message
 from penstock.bus.mode import Mode
 from penstock.bus.numbers import check_attaching, check_id
 from penstock.bus.queue import Queue
-from penstock.errors import Gone, PenstockError, WrongCall
-from penstock.log import Log
-from penstock.payload import Payload, as_payload
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

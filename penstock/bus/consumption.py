@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
+from penstock.base.errors import Fenced, PenstockError, WrongCall
+from penstock.base.log import Log
 from penstock.bus.ahead import Ahead
 from penstock.bus.filling import Filler
 from penstock.bus.handing import Handing
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode
 from penstock.bus.taking import LEASE_SECONDS
-from penstock.errors import Fenced, PenstockError, WrongCall
-from penstock.log import Log
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
     from penstock.bus.queue import Queue
+    from penstock.core.instance import Instance
 
 _numbers: Final = itertools.count(1)
 _log: Final = Log("penstock.bus")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.base.encoding import decoded, decoded_fields, encoded, parse_whole
+from penstock.base.errors import Gone, WrongCall
 from penstock.bus.location import Located
 from penstock.bus.numbers import MAX_TTL, check_field, whole
 from penstock.bus.scripts import DESCRIBE
-from penstock.encoding import decoded, decoded_fields, encoded, parse_whole
-from penstock.errors import Gone, WrongCall
 
 OWN_FIELDS: Final = frozenset({"moving", "source", "discover", "last_consumer", "restored"})
 """Fields of the metadata that nobody else may set."""

@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeVar
 
-from penstock.errors import WrongCall
-from penstock.log import Log
+from penstock.base.errors import WrongCall
+from penstock.base.log import Log
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 _log: Final = Log("penstock.bus")

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ConnectionError
 
-from penstock.bus.instance import Instance
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import Full, Gone, Moving, Refused, WrongCall
+from penstock.base.log import Log
+from penstock.base.urls import server_of
 from penstock.bus.keys import QueueKeys, available_channel, ledger_key, metadata_key
 from penstock.bus.scripts import ATTACH, MEET, PUSH_NOTED
-from penstock.connection import connect
-from penstock.encoding import decoded, encoded
-from penstock.errors import Full, Gone, Moving, Refused, WrongCall
+from penstock.core.connection import connect
+from penstock.core.instance import Instance
+from penstock.core.once import too_large
+from penstock.core.raw_connection import Packed
 from penstock.fallback import Fallback, Ids, Met, Sent, Way, opened
-from penstock.log import Log
-from penstock.raw_connection import Packed
-from penstock.transfer.protocol import too_large
-from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from penstock.bus.homes import Homes
     from penstock.bus.queue import Queue
-    from penstock.outbox import Outbox
-    from penstock.outbox.spool import Spools
+    from penstock.outbox import Outbox, Spools
 
 ON_DISK: Final = 0
 """Stands for the id of a message that waits on disk: the server will give it one."""
@@ -110,9 +109,7 @@ class QueueFallback(Fallback["QueueWay"]):
 
     def __init__(self, outbox: "Outbox", first: str, homes: "Homes", until_changed: Wait) -> None:
         self._outbox, self._homes, self._until_changed = outbox, homes, until_changed
-        from penstock.outbox.spool import BUS  # only here: it needs the extra `outbox`
-
-        super().__init__(outbox, f"{BUS}{first}")
+        super().__init__(outbox.spools(first, of_bus=True))
         self._most = MANY
 
     def add(self, name: str, options: Options, bodies: list[bytes]) -> "asyncio.Future[Ids]":

@@ -14,12 +14,12 @@ from penstock.bus.taking import Intake, Taking
 from penstock.bus.taking_reliably import TakingReliably
 from penstock.bus.under_way import UnderWay
 from penstock.bus.waker import Waker, join, leave
-from penstock.bus.wire import Reply
-from penstock.pace import Pace
+from penstock.core.pace import Pace
+from penstock.core.wire import Reply
 
 if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
 
 HANDLING_SECONDS: Final = 0.05
 """Seconds for which messages are taken ahead."""

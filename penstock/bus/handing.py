@@ -6,8 +6,8 @@ from typing import Any, Final, Protocol, Self
 
 from redis.exceptions import RedisError
 
-from penstock.errors import PenstockError
-from penstock.log import Log
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
 
 _log: Final = Log("penstock.bus")
 

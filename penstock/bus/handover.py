@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from penstock.base.errors import WrongCall
 from penstock.bus.events import Emitter
 from penstock.bus.message import Message
-from penstock.errors import WrongCall
 
 
 class Handover:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.bus.instance import Instance
-from penstock.encoding import encoded
-from penstock.errors import Refused, Unavailable
-from penstock.retry import Patience
+from penstock.base.encoding import encoded
+from penstock.base.errors import Refused, Unavailable
+from penstock.core.instance import Instance
+from penstock.core.patience import Patience
 
 MAX_CACHED: Final = 100_000
 """Maximum number of names whose server is remembered."""

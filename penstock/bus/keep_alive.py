@@ -8,13 +8,13 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
 from penstock.bus.attachment import Attached
 from penstock.bus.consumption import Consumption
-from penstock.bus.instance import Instance
 from penstock.bus.scripts import RENEW, TOUCH
 from penstock.bus.taking import LEASE_SECONDS
-from penstock.errors import PenstockError
-from penstock.log import Log
+from penstock.core.instance import Instance
 
 TOUCHED_AT_ONCE: Final = 250
 """Maximum number of queues that one script keeps alive."""

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple, Self
 
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
 
 QUEUES: Final = b"bus:queue:"
 """How the keys of queues begin; then come the name, a colon and the kind."""

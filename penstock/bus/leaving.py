@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 
 from redis.exceptions import RedisError
 
-from penstock.bus.instance import WATCH_SECONDS, Instance
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
 from penstock.bus.queue import Queue
-from penstock.errors import PenstockError
-from penstock.log import Log
+from penstock.core.instance import WATCH_SECONDS, Instance
 
 LEAVE_SECONDS: Final = 4.0
 """Seconds for which a server is waited for that does not answer."""

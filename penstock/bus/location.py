@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import Gone, Moving
+from penstock.base.log import Log
 from penstock.bus.events import Emitter
-from penstock.bus.instance import Instance
 from penstock.bus.keys import QueueKeys, available_channel, lease_key, metadata_key
-from penstock.bus.wire import Reply
-from penstock.errors import Gone, Moving
-from penstock.log import Log
-from penstock.script import Script
+from penstock.core.instance import Instance
+from penstock.core.script import Script
+from penstock.core.wire import Reply
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

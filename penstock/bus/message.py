@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from penstock.payload import Received
+from penstock.base.payload import Received
 
 
 class Acknowledging(Protocol):

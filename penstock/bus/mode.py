@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypedDict, TypeVar
 
-from penstock.batches import MAX_BYTES, MAX_MESSAGES
+from penstock.base.errors import WrongCall
 from penstock.bus.numbers import is_whole
-from penstock.errors import WrongCall
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 
 Consuming = TypeVar("Consuming", bound="Moded")
 BUSMQ: Final = {"limit": "max", "after_id": "last", "start": "index", "prefetch_bytes": "size"}

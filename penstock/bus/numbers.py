@@ -1,8 +1,8 @@
-"""Numbers that others have written: ids and times to live, as ``penstock/lua/parts/numbers.lua`` reads them."""
+"""Numbers that others have written: ids and times to live, as ``penstock/core/lua/parts/numbers.lua`` reads them."""
 
 from typing import Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 MAX_ID: Final = 2**53 - 1
 """Largest id of a message: Lua counts no further."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from redis.exceptions import RedisError
 
-from penstock.bus.instance import Instance
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError, Unreadable, WrongCall
+from penstock.base.log import Log
 from penstock.bus.keys import object_key
 from penstock.bus.numbers import MAX_TTL, is_whole
 from penstock.bus.scripts import SAVE
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError, Unreadable, WrongCall
-from penstock.log import Log
+from penstock.core.instance import Instance
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

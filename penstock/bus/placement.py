@@ -5,8 +5,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
-from penstock.encoding import encoded
-from penstock.urls import server_of
+from penstock.base.encoding import encoded
+from penstock.base.urls import server_of
 
 
 class Placement(StrEnum):

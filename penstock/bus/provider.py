@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import Unavailable, WrongCall
+from penstock.base.log import Log
+from penstock.base.payload import as_json
 from penstock.bus.events import is_cancelled
 from penstock.bus.message import Message
 from penstock.bus.request import Request
 from penstock.bus.role import Role
-from penstock.errors import Unavailable, WrongCall
-from penstock.log import Log
-from penstock.payload import as_json
 
 if TYPE_CHECKING:
     from penstock.bus.service import Service

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
+from penstock.base.errors import Unavailable
+from penstock.base.payload import Payload, as_payload
 from penstock.bus.events import Emitter
 from penstock.bus.keys import topic_channel
-from penstock.errors import Unavailable
-from penstock.payload import Payload, as_payload
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from penstock.batches import batches
+from penstock.base.errors import Full, Gone, Unavailable
 from penstock.bus.scripts import PUSH
-from penstock.bus.wire import Reply
-from penstock.errors import Full, Gone, Unavailable
-from penstock.raw_connection import Packed, Prefix
+from penstock.core.batches import batches
+from penstock.core.raw_connection import Packed, Prefix
+from penstock.core.wire import Reply
 
 if TYPE_CHECKING:
     from penstock.bus.queue import Queue

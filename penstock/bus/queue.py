@@ -6,7 +6,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
 
-from penstock.batches import payload_batches
+from penstock.base.encoding import encoded
+from penstock.base.errors import Full, Unavailable, WrongCall
+from penstock.base.payload import Payload, as_payload
 from penstock.bus.acks import Acks
 from penstock.bus.attachment import Attached
 from penstock.bus.consumption import Consumption
@@ -17,9 +19,7 @@ from penstock.bus.mode import Mode, ModeOptions, running
 from penstock.bus.numbers import check_id
 from penstock.bus.pushes import Pushes
 from penstock.bus.scripts import CLOSE, FLUSH
-from penstock.encoding import encoded
-from penstock.errors import Full, Unavailable, WrongCall
-from penstock.payload import Payload, as_payload
+from penstock.core.batches import payload_batches
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

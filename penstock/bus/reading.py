@@ -3,12 +3,12 @@
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import Gone
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode
 from penstock.bus.numbers import whole
 from penstock.bus.scripts import READ
-from penstock.bus.wire import Reply
-from penstock.errors import Gone
+from penstock.core.wire import Reply
 
 if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption

@@ -4,9 +4,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from penstock.encoding import parse_number
-from penstock.errors import WrongCall
-from penstock.payload import as_json
+from penstock.base.encoding import parse_number
+from penstock.base.errors import WrongCall
+from penstock.base.payload import as_json
 
 
 class Request:

@@ -9,14 +9,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import Gone, PenstockError, RequestFailed, RequestTimeout
 from penstock.bus.acks import MAX_ACKED, log_failure
 from penstock.bus.keys import direct_channel
 from penstock.bus.message import Message
 from penstock.bus.queue import Queue
 from penstock.bus.role import Role
 from penstock.bus.scripts import ACK
-from penstock.bus.wire import Subscriber
-from penstock.errors import Gone, PenstockError, RequestFailed, RequestTimeout
+from penstock.core.wire import Subscriber
 
 if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption

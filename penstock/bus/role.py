@@ -4,8 +4,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.log import Log
 from penstock.bus.queue import Queue
-from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.bus.service import Service

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from penstock.script import Script
+from penstock.core.script import Script
 
 LUA: Final = Path(__file__).parent / "lua"
 

@@ -6,15 +6,15 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from penstock.base.errors import WrongCall
+from penstock.base.log import Log
 from penstock.bus.answers import Answers
 from penstock.bus.events import Emitter
 from penstock.bus.provider import CONCURRENCY, LONGEST, Answer, Provider
 from penstock.bus.queue import Queue
 from penstock.bus.requester import TIMEOUT, Requester
 from penstock.bus.role import Role
-from penstock.bus.wire import Subscriber
-from penstock.errors import WrongCall
-from penstock.log import Log
+from penstock.core.wire import Subscriber
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock.base.errors import Gone, Unconfirmed
+from penstock.base.log import Log
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode
 from penstock.bus.scripts import POP, PUT_BACK
-from penstock.bus.wire import Reply
-from penstock.errors import Gone, Unconfirmed
-from penstock.log import Log
-from penstock.raw_connection import pack
+from penstock.core.raw_connection import pack
+from penstock.core.wire import Reply
 
 if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption

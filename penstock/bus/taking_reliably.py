@@ -4,12 +4,12 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.base.errors import Fenced, Gone, Occupied, PenstockError
 from penstock.bus.message import Message
 from penstock.bus.scripts import ACK, POP, RELEASE, RESTORE
 from penstock.bus.taking import LEASE_SECONDS, Taking
-from penstock.bus.wire import Reply
-from penstock.errors import Fenced, Gone, Occupied, PenstockError
-from penstock.raw_connection import pack
+from penstock.core.raw_connection import pack
+from penstock.core.wire import Reply
 
 MAX_RESTORED: Final = 2_000
 """Maximum number of messages that one script gives back."""

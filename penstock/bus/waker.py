@@ -2,14 +2,18 @@
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from penstock.bus.numbers import whole
-from penstock.bus.wire import Subscriber
+from penstock.core.wire import Subscriber
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
     from penstock.bus.queue import Queue
+    from penstock.core.instance import Instance
+
+
+_wakers: "Final[WeakKeyDictionary[Instance, dict[bytes, Waker]]]" = WeakKeyDictionary()
 
 
 class Member(Protocol):
@@ -45,7 +49,7 @@ class Waker:
         """Return one for a consumption of ``queue``: with ``shared`` the one that all others of this process have."""
         instance = queue.instance
         waker = cls(instance.subscriber, queue.available)
-        return instance.wakers.setdefault(queue.available, waker) if shared else waker
+        return wakers_of(instance).setdefault(queue.available, waker) if shared else waker
 
     async def join(self, member: Member) -> None:
         """Add ``member``, and return once it would hear of new messages; it has to look for those that wait already."""
@@ -124,6 +128,11 @@ class Waker:
                 self.ring()
 
 
+def wakers_of(instance: "Instance") -> dict[bytes, Waker]:
+    """Return those of the queues on ``instance`` that are taken from, by the channel that announces new messages."""
+    return _wakers.setdefault(instance, {})
+
+
 async def join(waker: Waker, member: Member, queue: "Queue") -> None:
     """Have ``member`` hear of new messages of ``queue``. Raise ``Unavailable`` if that takes too long."""
     instance = queue.instance
@@ -134,5 +143,5 @@ async def join(waker: Waker, member: Member, queue: "Queue") -> None:
 def leave(waker: Waker, member: Member, queue: "Queue", instance: "Instance") -> None:
     """Have ``member`` hear of no new messages on ``instance`` any more."""
     waker.leave(member)
-    if not waker.members and instance.wakers.get(queue.available) is waker:
-        del instance.wakers[queue.available]
+    if not waker.members and wakers_of(instance).get(queue.available) is waker:
+        del wakers_of(instance)[queue.available]

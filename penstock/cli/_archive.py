@@ -56,7 +56,7 @@ def parse_time(text: str | None, option: str) -> datetime | None:
 
 def require_archive(directory: str) -> None:
     """Raise ``NoArchive`` before Spark starts, if ``directory`` is on this machine and has no events."""
-    from penstock.errors import NoArchive
+    from penstock.base.errors import NoArchive
     from penstock.spark.archive import EVENTS, RECENT, without_scheme
 
     path = Path(without_scheme(directory))

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from shlex import quote
 
+from penstock.base.encoding import counted
 from penstock.cli._text import age, clock, shown
-from penstock.encoding import counted
-from penstock.tracking.location import MAX_QUEUE_SCAN, Location
+from penstock.inspect.location import MAX_QUEUE_SCAN, Location
 
 
 def explanation(here: Location) -> Iterator[str]:

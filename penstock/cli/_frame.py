@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, Unavailable
+from penstock.base.secrets import without_files
 from penstock.cli._text import shown
 from penstock.cli._url import URL_FORMS, redis_option, resolve_url
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, Unavailable
-from penstock.secrets import without_files
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -61,8 +61,8 @@ def require_path(path: Path) -> None:
 
 def service_named(file: Path) -> str | None:
     """Return the service that the name of ``file`` or its property ``service`` names; None if there is none."""
+    from penstock.base.installed import service_of, services
     from penstock.composition.service import settings_of
-    from penstock.installed import service_of, services
 
     if name := service_of(file):
         return name
@@ -115,8 +115,8 @@ async def connected(
     """
     from redis.exceptions import RedisError
 
-    from penstock.connection import connect
-    from penstock.urls import server_url
+    from penstock.base.urls import server_url
+    from penstock.core.connection import connect
 
     try:
         client = connect(server_url(url), silence=silence, name=name)
@@ -159,7 +159,7 @@ async def require_one_slot(redis: "Redis", key: bytes) -> None:
     from redis.crc import key_slot
     from redis.exceptions import NoPermissionError
 
-    from penstock.script import in_one_slot
+    from penstock.core.script import in_one_slot
 
     with suppress(NoPermissionError):
         clustered = (await redis.info("cluster")).get("cluster_enabled")
@@ -170,7 +170,7 @@ async def require_one_slot(redis: "Redis", key: bytes) -> None:
 def _explained(error: Exception, url: str, advice: str) -> str:
     from redis import exceptions
 
-    from penstock.connection import OTHER_SERVER
+    from penstock.core.connection import OTHER_SERVER
 
     words = str(error).partition(" of pipeline caused error: ")
     reason = shown((words[2] or words[0]).strip().rstrip(".").removeprefix(OTHER_SERVER))
@@ -221,6 +221,6 @@ def _tls_trouble(error: BaseException, url: str) -> str | None:
 
 def masked(url: str) -> str:
     """Return ``url`` as a terminal may show it, with its password as ``***``."""
-    from penstock import connection
+    from penstock.core import connection
 
     return shown(connection.mask_password(url))

@@ -6,8 +6,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from penstock.base.validation import describe_error
 from penstock.cli._text import shown
-from penstock.validation import describe_error
 
 CHOICES: Final = re.compile(r".* is not one of (.*)\.", re.DOTALL)
 

@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.shape import Place
+from penstock.base.urls import server_of
 from penstock.cli._frame import Failed, connected
 from penstock.cli._text import age, shown
 from penstock.composition.draw.sketch import Figures, Sketch
 from penstock.composition.live.samples import Sample, Samples
 from penstock.composition.model import Composition
-from penstock.shape import Place
-from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -60,7 +60,7 @@ class Observer:
 
     async def _at(self, server: str, url: str, composition: Composition, found: Sample) -> None:
         from penstock.composition.live.sampling import sample_server
-        from penstock.connection import connect
+        from penstock.core.connection import connect
 
         client = self._clients.get(server)
         if client is None:
@@ -106,7 +106,7 @@ async def _failure_of(call: Awaitable[None]) -> str:
     """Await ``call`` and return why it failed; empty if it succeeded."""
     from redis.exceptions import RedisError
 
-    from penstock.errors import WrongType
+    from penstock.base.errors import WrongType
 
     try:
         async with asyncio.timeout(REPLY_TIMEOUT):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from penstock.base.encoding import encoded
 from penstock.cli._frame import Failed, Misused, require_list
 from penstock.cli._text import shown
 from penstock.cli.status import unknown_namespace
-from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.dead_letters import LetterFilter
     from penstock.tracking.policy import Policy
     from penstock.tracking.record import By
@@ -57,7 +57,7 @@ async def choice_of(
 
     Letters that are written after that time never match: with a worker that fails at once there would be no end.
     """
-    from penstock.connection import server_time
+    from penstock.core.connection import server_time
     from penstock.tracking.dead_letters import LetterFilter
 
     now = await server_time(redis)

@@ -19,8 +19,8 @@ async def servers_of(
 
     Raise ``Failed``, with the option that names it, if the other one cannot be reached.
     """
+    from penstock.base.keys import Keys
     from penstock.inspect.namespace import other_servers
-    from penstock.keys import Keys
 
     if service_url is not None:
         async with both(url, service_url) as found:
@@ -41,8 +41,8 @@ async def servers_of(
 @asynccontextmanager
 async def lists_of(namespace: str, url: str) -> AsyncIterator["Redis"]:
     """Connect to the server of the lists, of which ``url`` may be the other one."""
+    from penstock.base.keys import Keys
     from penstock.inspect.namespace import other_servers
-    from penstock.keys import Keys
 
     async with AsyncExitStack() as exits:
         given = await exits.enter_async_context(connected(url))
@@ -64,7 +64,7 @@ def beside(url: str, server: str) -> str:
     It has the login and options of ``url`` only if the host is the same: a password must not go to a server that only
     another server names.
     """
-    from penstock.urls import server_of, split_server, url_of, with_database
+    from penstock.base.urls import server_of, split_server, url_of, with_database
 
     where, database = split_server(server)
     return with_database(url, database) if split_server(server_of(url))[0] == where else url_of(server)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.encoding import decoded, encoded
-from penstock.exact_json import as_json, has_number
+from penstock.base.encoding import decoded, encoded
+from penstock.base.exact_json import as_json, has_number
 
 if TYPE_CHECKING:
     from rich.table import Table

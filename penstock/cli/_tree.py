@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from rich.tree import Tree
 
+from penstock.base.shape import Place
 from penstock.cli._text import shown
 from penstock.composition.draw.sketch import Sketch, redelivers
 from penstock.composition.model import Part
-from penstock.shape import Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import typer
 
-from penstock.secrets import FILE_SUFFIX, NoSecret, resolve_reference, secret_in_file
+from penstock.base.secrets import FILE_SUFFIX, NoSecret, resolve_reference, secret_in_file
 
 URL_FORMS: Final = "A URL, @FILE that holds it, or env:NAME of a variable that does."
 

@@ -11,13 +11,13 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from penstock.base.errors import SettingsError
 from penstock.cli._frame import Json, Misused, complain, environment, require_path, run, service_named
 from penstock.cli._text import print_json, shown
-from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
-    from penstock.acl import Rights
     from penstock.composition.model import Part
+    from penstock.core.acl import Rights
 
 
 def acl(
@@ -84,17 +84,17 @@ async def _acl(
 
 
 def _spark_user(keys: Sequence[str]) -> "Iterator[tuple[str, str, Rights]]":
-    from penstock.acl import spark_rights
+    from penstock.core.acl import spark_rights
 
     if keys:
         yield "the server of the PySpark programs", "pyspark", reduce(or_, map(spark_rights, keys))
 
 
 def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
+    from penstock.base.installed import services
     from penstock.composition.files import read_sound
     from penstock.composition.model import Part
     from penstock.composition.service import load_without_environment, settings_of
-    from penstock.installed import services
 
     if path.is_dir():
         found = tuple(part for part in read_sound(path, environment(None)).parts if part.settings is not None)
@@ -114,7 +114,7 @@ def _parts(path: Path, service: str | None) -> "tuple[Part, ...]":
 
 def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
     """Yield server, user and rights; two processes with the same user share a line."""
-    from penstock.acl import METRICS_COMMANDS, READ_COMMANDS, Rights
+    from penstock.core.acl import METRICS_COMMANDS, READ_COMMANDS, Rights
 
     found: dict[tuple[str, str], Rights] = {}
     for part in parts:
@@ -135,7 +135,7 @@ def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
 
 def _written(parts: "tuple[Part, ...]") -> "Iterator[str]":
     """Yield the lists that parts write: their consumers may have messages in hand, for which an audit looks."""
-    from penstock.keys import glob_escaped
+    from penstock.base.keys import glob_escaped
 
     for part in parts:
         yield from (glob_escaped(end.key) for end in part.using("writes") if end.kind == "list")
@@ -143,14 +143,14 @@ def _written(parts: "tuple[Part, ...]") -> "Iterator[str]":
 
 def _server(url: str) -> str:
     """Return the server of ``url`` whatever the database: users are those of the server."""
-    from penstock.urls import server_of, split_server
+    from penstock.base.urls import server_of, split_server
 
     return split_server(server_of(url))[0]
 
 
 def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:
     """Yield the keys of the namespaces that ``part`` watches: a monitor reads their lists and pushes to some."""
-    from penstock.keys import glob_escaped
+    from penstock.base.keys import glob_escaped
 
     yield from (glob_escaped(end.key) for end in part.ends if end.url == part.urls[0])
     for other in parts:

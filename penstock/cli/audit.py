@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import counted, encoded
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, complain, connected, environment, require_path, run
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli._url import redis_option
 from penstock.cli.status import unknown_namespace
-from penstock.encoding import counted, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -173,8 +173,8 @@ async def _one(namespace: str, url: str) -> "Audit | TrackedAudit":
 async def _strays(redis: "Redis", names: Iterable[str]) -> dict[str, list[str]]:
     """Return by namespace the problems of lists that look like pending lists of unknown instances."""
     from penstock.accounting.audit import describe_stray
+    from penstock.base.keys import Keys
     from penstock.inspect.pending import stray_lists
-    from penstock.keys import Keys
 
     found = await stray_lists(redis, map(Keys, names))
     lengths = {name: await redis.llen(encoded(name)) for lists in found.values() for name in lists}
@@ -185,8 +185,8 @@ async def _sums(redis: "Redis", namespace: str, strays: list[str]) -> "Audit | T
     from penstock.accounting.answers import audit_answers
     from penstock.accounting.audit import audit
     from penstock.accounting.tracked import audit_tracked
+    from penstock.base.keys import Keys
     from penstock.inspect.hazards import hazards
-    from penstock.keys import Keys
 
     keys = Keys(namespace)
     tracked = await audit_tracked(redis, keys)

@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import DEFAULT_URL, Json, Misused, RedisUrl, complain, run
 from penstock.cli._progress import progress
 from penstock.cli._selection import All, Ids, Reason, Since, choice_of, require_ids_or_all, require_letters
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
 from penstock.cli.revive import missing
-from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.dead_letters import LetterFilter
 
 
@@ -40,7 +40,7 @@ def bury(
 async def _bury(
     namespace: str, ids: list[str] | None, conditions: tuple[str | None, str | None], yes: bool, url: str, as_json: bool
 ) -> int:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.redrive import RedriveResult, bury
 
     keys, outcome = Keys(namespace), RedriveResult()

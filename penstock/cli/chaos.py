@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.encoding import counted
+from penstock.base.errors import PenstockError
 from penstock.cli._frame import Failed, Json, Misused, complain, require_path, run
 from penstock.cli._text import print_json, print_table, shown
-from penstock.encoding import counted
-from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.testing.chaos.plan import Chosen

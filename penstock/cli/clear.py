@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.base.encoding import counted, decoded, encoded
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, RedisUrl, ServiceRedisUrl, run
 from penstock.cli._servers import servers_of
 from penstock.cli._text import print_json, shown
 from penstock.cli.status import unknown_namespace
-from penstock.encoding import counted, decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
 
 KEYS_PER_CALL: Final = 500
 """Keys that one command deletes."""
@@ -38,8 +38,8 @@ def clear(
 
 
 async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, as_json: bool) -> int:
+    from penstock.base.keys import Keys
     from penstock.inspect.namespace import instances, service_keys
-    from penstock.keys import Keys
 
     keys = Keys(namespace)
     async with servers_of(namespace, url, service_url) as (redis, service_redis):
@@ -69,8 +69,8 @@ async def _clear(namespace: str, yes: bool, url: str, service_url: str | None, a
 
 async def _keys(redis: "Redis", keys: "Keys", pending: list[str]) -> list[bytes]:
     """Return the keys of the namespace and the lists ``pending``, without those of namespaces nested in it."""
+    from penstock.base.keys import Keys, glob_escaped
     from penstock.inspect.namespace import namespaces
-    from penstock.keys import Keys, glob_escaped
 
     within = [Keys(name) for name in await namespaces(redis) if name.startswith(f"{keys.namespace}:")]
     pattern = encoded(f"{glob_escaped(keys.namespace)}:*")

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.encoding import decoded
 from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, run
 from penstock.cli._progress import progress
 from penstock.cli._selection import Reason, Since, choice_of, require_letters
 from penstock.cli._servers import lists_of
 from penstock.cli._text import age, clock, print_json, print_table, shown
-from penstock.encoding import decoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.dead_letters import Letter, LetterFilter
 
 DEFAULT_ROWS: Final = 100
@@ -50,7 +50,7 @@ def dead(
 async def _dead(
     namespace: str, reason: str | None, since: str | None, limit: int | None, url: str, as_json: bool
 ) -> int:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
 
     keys = Keys(namespace)
     async with lists_of(namespace, url) as redis:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.encoding import encoded
 from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, run
 from penstock.cli._selection import Named, named_by, not_in_flight, require_tracked
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
-from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.record import By
 
 
@@ -37,7 +37,7 @@ def done(
 
 
 async def _done(namespace: str, word: str, by: "By", wait: float, url: str, as_json: bool) -> int:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.record import find_message
 
     keys = Keys(namespace)

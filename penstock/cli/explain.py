@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.encoding import encoded
 from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, ServiceRedisUrl, require_list, run
 from penstock.cli._selection import Named, named_by, require_tracked
 from penstock.cli._servers import servers_of
 from penstock.cli._text import print_json
-from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from penstock.tracking.record import By
@@ -32,9 +32,9 @@ def explain(
 
 
 async def _explain(namespace: str, word: str, by: "By", urls: tuple[str, str | None], as_json: bool) -> int:
+    from penstock.base.keys import Keys
     from penstock.cli._explanation import explanation
-    from penstock.keys import Keys
-    from penstock.tracking.locate import locate
+    from penstock.inspect.locate import locate
 
     keys = Keys(namespace)
     async with servers_of(namespace, *urls) as (redis, service_redis):

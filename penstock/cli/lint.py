@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.errors import Problem
 from penstock.cli._frame import (
     Failed,
     Json,
@@ -20,7 +21,6 @@ from penstock.cli._frame import (
 )
 from penstock.cli._text import print_json, shown
 from penstock.cli._url import redis_option
-from penstock.errors import Problem
 
 if TYPE_CHECKING:
     from penstock.composition.findings import Finding
@@ -53,7 +53,7 @@ def lint(
 async def _lint(
     paths: list[Path], service: str | None, cluster: bool, live: bool, url: str | None, as_json: bool
 ) -> int:
-    from penstock.installed import services
+    from penstock.base.installed import services
 
     if service is not None and service not in services():
         raise Misused(f"unknown service {service!r}: installed are {_listed(services())}")
@@ -123,8 +123,8 @@ async def _on_servers(composition: "Composition") -> "tuple[list[Finding], bool]
 
 def _judged(file: Path, service: str | None) -> tuple[list[Problem], list[str]]:
     """Return what is wrong with ``file``, and what is unwise in it."""
+    from penstock.base.installed import services
     from penstock.composition.service import load_without_environment, settings_of
-    from penstock.installed import services
 
     if service is None:
         named = f"name it mpush-*.yaml or pass --service NAME ({_listed(services())})"

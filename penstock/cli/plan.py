@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import Failed, Json, Misused, complain, connected, environment, require_path, run
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli._url import redis_option
-from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -135,8 +135,8 @@ async def _run_steps(found: "Plan", wait: float, quiet: bool) -> tuple[list[str]
     """Do the steps. Return the result of each that was done, and why the next one failed."""
     from redis.exceptions import RedisError
 
+    from penstock.base.errors import PenstockError
     from penstock.composition.rollout.apply import run_step, write_notes
-    from penstock.errors import PenstockError
 
     steps, done = [step for step in found.steps if step not in found.manual], list[str]()
     try:
@@ -176,11 +176,11 @@ async def _report_late_messages(call: _Call) -> int:
 @asynccontextmanager
 async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     """Yield the plan while its servers are connected."""
+    from penstock.base.shape import Place
     from penstock.composition.files import read_sound
     from penstock.composition.rollout.current import lengths
     from penstock.composition.rollout.difference import compare
     from penstock.composition.rollout.plan import plan
-    from penstock.shape import Place
 
     require_path(call.directory)
     composition = read_sound(call.directory, environment(call.url))
@@ -196,8 +196,8 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
 
 async def _states(composition: "Composition", servers: AsyncExitStack) -> "list[CurrentState]":
     """Connect to all servers and return the current state of each namespace."""
+    from penstock.base.urls import server_of
     from penstock.composition.rollout.current import read_current
-    from penstock.urls import server_of
 
     clients: dict[str, Redis] = {}
 

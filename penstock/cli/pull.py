@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.base.encoding import counted, decoded, encoded
+from penstock.base.errors import PenstockError
 from penstock.cli._frame import (
     DEFAULT_URL,
     Failed,
@@ -22,8 +24,6 @@ from penstock.cli._frame import (
 )
 from penstock.cli._streams import Output
 from penstock.cli._text import shown
-from penstock.encoding import counted, decoded, encoded
-from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.lists import Lists

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.base.encoding import counted, decoded, encoded
 from penstock.cli._frame import (
     DEFAULT_URL,
     Failed,
@@ -25,7 +26,6 @@ from penstock.cli._frame import (
 )
 from penstock.cli._streams import read_some
 from penstock.cli._text import print_json, shown
-from penstock.encoding import counted, decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -133,7 +133,7 @@ async def _send(client: "Redis", key: bytes, messages: list[bytes], pushed: Push
     """Push all messages or none, in one round trip."""
     from redis.exceptions import RedisError
 
-    from penstock.transfer.protocol import too_large
+    from penstock.core.once import too_large
 
     try:
         async with client.pipeline(transaction=True) as transaction:

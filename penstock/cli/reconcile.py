@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._archive import ArchiveDirectory, Master, Memory, require_archive, retry_reads, spark_session
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, complain, connected, run
 from penstock.cli._selection import require_events
 from penstock.cli._text import clock, print_json, print_table, shown
-from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ async def run_reconcile(
     **more: Any,
 ) -> int:
     """Reconcile, print the result and return the exit status."""
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.spark.reconciliation import reconcile
 
     async with connected(url) as redis:

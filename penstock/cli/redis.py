@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import decoded, encoded
 from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, connected, run
 from penstock.cli._text import print_json
 from penstock.cli._url import resolve_url
-from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
-    from penstock.redis_replies import Reply
+    from penstock.inspect.redis_replies import Reply
 
 
 def redis(
@@ -37,7 +37,7 @@ def redis(
 
 
 async def _redis(url: str, words: list[bytes], raw: bool | None, as_json: bool) -> int:
-    from penstock import redis_replies as rediscli
+    from penstock.inspect import redis_replies as rediscli
 
     async with connected(url):
         pass  # report an unreachable server as the other commands do
@@ -63,7 +63,7 @@ def _as_json(reply: "Reply") -> Any:
 
 def _url(url: str, host: str | None, port: int | None, database: int | None) -> str:
     """Return ``url`` with the host, port and database of redis-cli's options."""
-    from penstock.urls import with_database
+    from penstock.base.urls import with_database
 
     if host is not None or port is not None:
         where = host or "127.0.0.1"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.encoding import counted, encoded
 from penstock.cli._archive import (
     ArchiveDirectory,
     Master,
@@ -27,13 +28,12 @@ from penstock.cli._frame import DEFAULT_URL, Failed, Json, Misused, RedisUrl, co
 from penstock.cli._progress import progress
 from penstock.cli._selection import require_tracked
 from penstock.cli._text import print_json, print_table, shown
-from penstock.encoding import counted, encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.spark.outcomes import Comparison, EventRecorder
     from penstock.spark.replay import Archived, Replayed
     from penstock.tracking.policy import Policy
@@ -112,7 +112,7 @@ async def run_replay(
     request: ReplayRequest, spark_session: "Callable[[], AbstractContextManager[SparkSession]]", url: str, as_json: bool
 ) -> int:
     """Replay, print the result and return the exit status."""
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.spark.outcomes import EventRecorder
 
     keys = Keys(request.into)
@@ -156,7 +156,7 @@ async def _in_thread(spark_session: "AbstractContextManager[SparkSession]") -> "
 
 async def _require_apart(redis: "Redis", origin: str | None, into: "Keys", policy: "Policy") -> None:
     """Raise ``Misused`` or ``Failed`` if a replay would reach the workers of ``origin``."""
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.policy import Policy
 
     if origin is None:

@@ -4,17 +4,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import counted, decoded, encoded
 from penstock.cli._frame import DEFAULT_URL, Json, RedisUrl, complain, run
 from penstock.cli._progress import progress
 from penstock.cli._selection import All, Ids, Reason, Since, choice_of, require_ids_or_all, require_letters
 from penstock.cli._servers import lists_of
 from penstock.cli._text import print_json, shown
-from penstock.encoding import counted, decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.dead_letters import LetterFilter
     from penstock.tracking.redrive import RedriveResult
 
@@ -41,7 +41,7 @@ def revive(
 async def _revive(
     namespace: str, ids: list[str] | None, reason: str | None, since: str | None, url: str, as_json: bool
 ) -> int:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.redrive import RedriveResult, revive
 
     keys, outcome = Keys(namespace), RedriveResult()

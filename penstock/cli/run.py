@@ -38,9 +38,9 @@ def run(
 
 
 async def _start(file: str | None, service: str | None, more: list[str]) -> int:
-    from penstock.installed import module_of, service_of, services
-    from penstock.launch import exec_module
-    from penstock.secrets import is_reference
+    from penstock.base.installed import module_of, service_of, services
+    from penstock.base.launch import exec_module
+    from penstock.base.secrets import is_reference
 
     if service is not None and service not in services():
         raise Misused(f"no service is called {service!r}: expected one of {', '.join(sorted(services()))}")

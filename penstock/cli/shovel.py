@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.encoding import counted, encoded
+from penstock.base.errors import Fenced, PenstockError
 from penstock.cli._frame import Failed, Json, Misused, complain, connected, require_list, require_one_slot, run
 from penstock.cli._text import print_json, shown
 from penstock.cli._url import URL_FORMS, resolve_url
-from penstock.encoding import counted, encoded
-from penstock.errors import Fenced, PenstockError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -119,7 +119,7 @@ async def _server(redis: "Redis", url: str) -> str:
     """Return a name of the server's database that does not depend on the URL, if this user may run INFO."""
     from redis.exceptions import NoPermissionError
 
-    from penstock.urls import server_of
+    from penstock.base.urls import server_of
 
     try:
         run_id = (await redis.info("server"))["run_id"]

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._archive import LocalArchive
 from penstock.cli._frame import Failed, Json, run
 from penstock.cli._text import print_json, print_table
-from penstock.encoding import counted
 
 COLUMNS = """
     SELECT table_name AS "view", string_agg(column_name, ' ' ORDER BY column_index) AS columns

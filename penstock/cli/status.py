@@ -13,9 +13,9 @@ from penstock.cli._text import age, print_json, print_table, shown
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from penstock.base.keys import Keys
     from penstock.inspect.link import LinkState
     from penstock.inspect.namespace import Instance, LeaseState, ServiceKey
-    from penstock.keys import Keys
 
 
 def status(
@@ -41,9 +41,9 @@ async def _status(namespace: str | None, url: str, service_url: str | None, as_j
 
 
 async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
+    from penstock.base.keys import Keys
     from penstock.inspect.hazards import describe_refusal
     from penstock.inspect.namespace import instances, namespaces, service_keys
-    from penstock.keys import Keys
 
     rows: list[dict[str, Any]] = []
     for name in await namespaces(redis, service_redis):
@@ -80,12 +80,12 @@ async def _registered(redis: "Redis", keys: "Keys") -> list[str]:
 
 
 async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: bool) -> None:
+    from penstock.base.keys import Keys
     from penstock.composition.live.registered import services_without_lists
+    from penstock.core.metrics import read_metrics
     from penstock.inspect.hazards import describe_refusal
     from penstock.inspect.link import read_link
     from penstock.inspect.namespace import instances, read_lease, service_keys
-    from penstock.keys import Keys
-    from penstock.metrics import read_metrics
 
     keys = Keys(namespace)
     alive, lists = await instances(redis, service_redis, keys), await service_keys(redis, keys)

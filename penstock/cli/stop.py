@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import decoded, encoded
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, ServiceRedisUrl, run
 from penstock.cli._servers import servers_of
 from penstock.cli._text import print_json, shown
-from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from penstock.base.keys import Keys
     from penstock.inspect.namespace import Instance
-    from penstock.keys import Keys
 
 
 def stop(
@@ -41,8 +41,8 @@ def stop(
 
 
 async def _stop(namespace: str, id: str | None, wait: float, urls: tuple[str, str | None], as_json: bool) -> int:
+    from penstock.base.keys import Keys
     from penstock.inspect.namespace import instances
-    from penstock.keys import Keys
 
     keys = Keys(namespace)
     async with servers_of(namespace, *urls) as (redis, service_redis):

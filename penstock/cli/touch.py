@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.encoding import decoded
 from penstock.cli._frame import DEFAULT_URL, Json, Misused, RedisUrl, run
 from penstock.cli._selection import Named, named_by, not_in_flight, require_tracked
 from penstock.cli._servers import lists_of
 from penstock.cli._text import age, clock, print_json, shown
-from penstock.encoding import decoded
 
 if TYPE_CHECKING:
     from penstock.tracking.record import By
@@ -42,8 +42,8 @@ def touch(
 
 
 async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url: str, as_json: bool) -> int:
-    from penstock.connection import server_time
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
+    from penstock.core.connection import server_time
     from penstock.tracking.record import find_message, touch
 
     keys = Keys(namespace)
@@ -67,7 +67,7 @@ async def _touch(namespace: str, word: str, by: "By", seconds: float | None, url
 
 def source(namespace: str, id: str, seconds: float) -> str:
     """Return the Lua script for EVAL, headed by a command line that calls it."""
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.record import touch_script
 
     keys = Keys(namespace)

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import counted, decoded, encoded, parse_number
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, RedisUrl, run
 from penstock.cli._progress import progress
 from penstock.cli._selection import Named, named_by, require_events
 from penstock.cli._servers import lists_of
 from penstock.cli._text import clock, print_json, print_table, shown
-from penstock.encoding import counted, decoded, encoded, parse_number
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.events import TrackedEvent
     from penstock.tracking.record import By
     from penstock.tracking.shares import Shares
@@ -42,7 +42,7 @@ def trace(
 
 
 async def _trace(namespace: str, word: str, by: "By", url: str, as_json: bool) -> int:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.tracking.events import history_extent
     from penstock.tracking.shares import shares_of
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.secrets import without_files
 from penstock.cli._frame import Json, complain, require_path, run
 from penstock.cli._text import print_json
 from penstock.cli._url import redis_option
-from penstock.secrets import without_files
 
 if TYPE_CHECKING:
     from penstock.composition.procfile import Line, ProcessGroup

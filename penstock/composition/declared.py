@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from penstock import yaml_documents
+from penstock.base import yaml_documents
+from penstock.base.errors import Problem
+from penstock.base.shape import Promise
+from penstock.base.validation import describe_error
 from penstock.composition.model import ID_HERE, Chaos
-from penstock.errors import Problem
-from penstock.shape import Promise
-from penstock.validation import describe_error
 
 DECLARED: Final = "composition.yaml"
 

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.errors import PenstockError, Problem, SettingsError
+from penstock.base.installed import module_of, service_of, services
+from penstock.base.secrets import is_reference, without_files
+from penstock.base.shape import End, Shape, Use
 from penstock.composition.declared import DECLARED, Declared, Program, read_declared
 from penstock.composition.lines import precise
 from penstock.composition.model import Composition, External, Part, connected
 from penstock.composition.processes import DeclaredProcess, of_containers, of_procfile
 from penstock.composition.service import DEFAULT_URL, PartSettings, load_without_environment, settings_of
-from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.installed import module_of, service_of, services
-from penstock.secrets import is_reference, without_files
-from penstock.shape import End, Shape, Use
 
 PROPS: Final = (".js", ".cjs", ".mjs", ".json", ".json5", ".toml", ".yaml", ".yml", ".env")
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from penstock.base.errors import Problem
+from penstock.base.shape import End
 from penstock.composition.model import Part
-from penstock.errors import Problem
-from penstock.shape import End
 
 
 @dataclass(frozen=True)

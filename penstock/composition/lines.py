@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from penstock.base.shape import End
 from penstock.composition.model import Part
-from penstock.shape import End
 
 DERIVED: Final = ("events", "done", "dead")
 """Roles of keys that are derived from a namespace, which is in the file instead of the key."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import Problem
-from penstock.shape import End, Place, Promise, Shape, Use
-from penstock.urls import server_of
+from penstock.base.errors import Problem
+from penstock.base.shape import End, Place, Promise, Shape, Use
+from penstock.base.urls import server_of
 
 if TYPE_CHECKING:
-    from penstock.acl import Rights
     from penstock.composition.service import PartSettings
+    from penstock.core.acl import Rights
 
 ID_HERE: Final = "{id}"
 """The placeholder of the id in a message of ``Chaos``."""

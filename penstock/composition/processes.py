@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import yaml
 
-from penstock import yaml_documents
+from penstock.base import yaml_documents
+from penstock.base.errors import Problem, SettingsError
+from penstock.base.installed import module_of, service_of, services
+from penstock.base.secrets import is_reference, without_secrets
 from penstock.composition.procfile import read_procfile
-from penstock.errors import Problem, SettingsError
-from penstock.installed import module_of, service_of, services
-from penstock.secrets import is_reference, without_secrets
 
 BEFORE: Final = re.compile(
     r"""\s*(?:(?P<exec>exec)\s+|env\s+(?=\w+=)|(?P<given>[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s'"])*)\s+)"""

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from penstock.base.errors import PenstockError, Problem, SettingsError
+from penstock.base.launch import search_path
 from penstock.composition.child import STOP_SECONDS, Child
-from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.launch import search_path
 
 T = TypeVar("T")
 PROCESS: Final = re.compile(r"([A-Za-z0-9_-]+):\s*(.+)")

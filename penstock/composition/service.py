@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.installed import services
-from penstock.shape import Shaped
+from penstock.base.errors import PenstockError, Problem, SettingsError
+from penstock.base.installed import services
+from penstock.base.shape import Shaped
 
 if TYPE_CHECKING:
-    from penstock.acl import Rights
+    from penstock.core.acl import Rights
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 """The server of a service or a program that names none."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
 from penstock.hqueue.errors import AnswerError, LeaseLost, NotAllowed, words_of
 from penstock.hqueue.task import Outcome, TaskInHand
-from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.hqueue.queue import Queue

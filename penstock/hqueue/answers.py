@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from penstock.errors import Unreadable
+from penstock.base.errors import Unreadable
 from penstock.hqueue.values import unpacked
 
 ENDED: Final = frozenset({"done", "dead", "expired"})

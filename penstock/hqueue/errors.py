@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from penstock.errors import PenstockError, Stale, Unauthorized
+from penstock.base.errors import PenstockError, Stale, Unauthorized
 
 MAX_WORDS: Final = 500
 """Characters of a problem's title or detail that an error has."""

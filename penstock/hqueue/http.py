@@ -11,12 +11,12 @@ from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from penstock.errors import Unavailable, Unconfirmed, WrongCall
-from penstock.exact_json import parse_whole
+from penstock.base.errors import Unavailable, Unconfirmed, WrongCall
+from penstock.base.exact_json import parse_whole
+from penstock.base.log import Log
+from penstock.base.secrets import resolve_reference
+from penstock.core.patience import BACKOFF
 from penstock.hqueue.errors import error_of, words_of
-from penstock.log import Log
-from penstock.retry import BACKOFF
-from penstock.secrets import resolve_reference
 
 try:
     import httpx

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final, TypedDict, Unpack
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.hqueue.values import as_json, packed
 
 

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from penstock.batches import payload_batches
-from penstock.errors import RequestTimeout, WrongCall
+from penstock.base.errors import RequestTimeout, WrongCall
+from penstock.core.batches import payload_batches
 from penstock.hqueue.answers import STATES, Added, Fetched, Info, Lease, Status
 from penstock.hqueue.errors import AnswerError, NoTask, TaskExpired, TaskFailed
 from penstock.hqueue.http import WORKER_PROCESS, Answer

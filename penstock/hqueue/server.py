@@ -7,11 +7,11 @@ from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.base.stop_signals import StopSignals
+from penstock.core.patience import HURRY_SECONDS
 from penstock.hqueue.http import Http
 from penstock.hqueue.queue import Queue
-from penstock.retry import HURRY_SECONDS
-from penstock.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     import httpx

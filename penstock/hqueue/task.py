@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.base.log import Log
 from penstock.hqueue.answers import Fetched
 from penstock.hqueue.errors import LOST
 from penstock.hqueue.values import as_json, packed
-from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.hqueue.worker import Worker

@@ -5,9 +5,9 @@ import binascii
 import json
 from typing import Any
 
-from penstock import exact_json
-from penstock.errors import Unreadable, WrongCall
-from penstock.exact_json import has_number
+from penstock.base import exact_json
+from penstock.base.errors import Unreadable, WrongCall
+from penstock.base.exact_json import has_number
 
 
 def packed(name: str, value: Any) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from penstock.errors import PenstockError, Unavailable, WrongCall
+from penstock.base.errors import PenstockError, Unavailable, WrongCall
+from penstock.base.log import Log
+from penstock.core.pace import Pace
+from penstock.core.patience import BACKOFF
 from penstock.hqueue.acks import Acks
 from penstock.hqueue.answers import Fetched
 from penstock.hqueue.errors import LOST, LeaseLost
 from penstock.hqueue.task import Outcome, TaskInHand
-from penstock.log import Log
-from penstock.pace import Pace
-from penstock.retry import BACKOFF
 
 if TYPE_CHECKING:
     from penstock.hqueue.queue import Queue

@@ -7,7 +7,7 @@ NEW`` for an output that all instances have begun to fill at one instant: it can
 
 from typing import Final
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 
 REMOVED: Final = "removed"
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.encoding import counted, encoded
+from penstock.base.encoding import counted, encoded
+from penstock.base.keys import Keys
 from penstock.inspect.namespace import ServiceKey, service_keys
-from penstock.keys import Keys
 
 DISK_STATES: Final = ("aof_last_write_status", "rdb_last_bgsave_status")
 """Fields of INFO that are ``ok`` unless the last write to the disk has failed: then a server refuses writes."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ResponseError
 
-from penstock.encoding import decoded, encoded
-from penstock.errors import WrongType
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import glob_escaped
 from penstock.jobs.cancelling import PAGE, delayed, named, pages
 from penstock.jobs.completions import Completion, parsed_entries
-from penstock.keys import glob_escaped
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.cancelling import Delayed
     from penstock.jobs.keys import JobKeys
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock.connection import server_time
-from penstock.encoding import decoded, encoded
+from penstock.base.encoding import decoded, encoded
+from penstock.base.keys import Keys
+from penstock.core.connection import server_time
+from penstock.core.metrics import parse_metric
 from penstock.inspect.namespace import LeaseState, ServiceKey
-from penstock.keys import Keys
-from penstock.metrics import parse_metric
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.atomic import AtomicRead
-from penstock.connection import server_time
-from penstock.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
+from penstock.base.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
+from penstock.core.connection import server_time
 from penstock.inspect.pending import read_pending
-from penstock.keys import Keys
 from penstock.tracking.dead_letters import Letter
 
 NAMESPACE_KEYS: Final = {":ids": "LIST", ":owners": "ZSET", ":lists": "HASH"}

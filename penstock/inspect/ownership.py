@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
-from penstock.encoding import decoded
-from penstock.keys import Keys, pending_of
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys, pending_of
 
 Roles = Mapping[str, str]
 """The role of each list of a service, by name."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, decoded_fields, encoded
-from penstock.keys import Keys, pending_of
+from penstock.base.encoding import decoded, decoded_fields, encoded
+from penstock.base.keys import Keys, pending_of
+from penstock.core.atomic import AtomicRead
 
 COMMANDS_PER_READ: Final = 4_000
 """Commands in one atomic read, if a lenient read is split."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from penstock.base.encoding import decoded, decoded_fields, parse_whole
 from penstock.bus.keys import QUEUES, QueueKeys, available_channel, lease_key
-from penstock.encoding import decoded, decoded_fields, parse_whole
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -1,5 +1,6 @@
 """Jobs for groups of workers, on the keys of hfxbus 2.2.0: see docs/jobs.md."""
 
+from penstock.core.backoff import Backoff
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.completions import Completion
 from penstock.jobs.consumer import Consumer
@@ -10,7 +11,6 @@ from penstock.jobs.limit import Limit
 from penstock.jobs.processes import ProcessJob
 from penstock.jobs.producer import DISTRIBUTED, Producer, Sent
 from penstock.jobs.server import Jobs
-from penstock.tracking.backoff import Backoff
 
 __all__ = [
     "DISTRIBUTED",

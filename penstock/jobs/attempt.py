@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.encoding import decoded
-from penstock.errors import Unavailable
+from penstock.base.encoding import decoded
+from penstock.base.errors import Unavailable
 from penstock.jobs.job import Job
 from penstock.jobs.keys import names_in
 

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.encoding import decoded, encoded
+from penstock.base.encoding import decoded, encoded
+from penstock.base.keys import glob_escaped
+from penstock.base.payload import as_json
+from penstock.core.script import Script
 from penstock.jobs.errors import Cancelled, as_error
 from penstock.jobs.keys import CAPACITY
 from penstock.jobs.settler import CANCELLED, forward_completions
-from penstock.keys import glob_escaped
-from penstock.payload import as_json
-from penstock.script import Script
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.server import Jobs
 
 PAGE: Final = 1_000

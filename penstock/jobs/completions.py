@@ -11,13 +11,13 @@ from weakref import ref
 
 from redis.exceptions import RedisError
 
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
 from penstock.jobs.errors import FinishTimeout, Rejected
-from penstock.log import Log
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.server import Jobs
 
 PAGE: Final = 1_000

@@ -10,14 +10,14 @@ from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.core.backoff import Backoff
 from penstock.jobs.errors import PauseTimeout
 from penstock.jobs.keys import OURS, checked_name
 from penstock.jobs.limit import Limit
 from penstock.jobs.processes import Processes
 from penstock.jobs.producer import DISTRIBUTED, Route
 from penstock.jobs.threads import Threads
-from penstock.tracking.backoff import Backoff
 
 if TYPE_CHECKING:
     from penstock.jobs.attempt import Attempt

@@ -6,14 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.encoding import decoded, encoded, parse_whole
+from penstock.base.encoding import decoded, encoded, parse_whole
+from penstock.base.payload import as_json
+from penstock.core.script import Script
 from penstock.jobs.job import WEEK
 from penstock.jobs.keys import INLINE, names_in
-from penstock.payload import as_json
-from penstock.script import Script
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.server import Jobs
 
 PAGE: Final = 10

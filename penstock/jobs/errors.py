@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
 MAX_MESSAGE = 10_000
 """Maximum number of characters of a message: it is kept with each attempt, and with the completion."""

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from penstock.errors import Unreadable, WrongCall
-from penstock.exact_json import parse_whole
+from penstock.base.errors import Unreadable, WrongCall
+from penstock.base.exact_json import parse_whole
+from penstock.base.payload import as_json
+from penstock.base.validation import describe_error
+from penstock.core.script import Script
 from penstock.jobs.keys import checked_name
-from penstock.payload import as_json
-from penstock.script import Script
-from penstock.validation import describe_error
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.server import Jobs
 
 WEEK: Final = 604_800.0

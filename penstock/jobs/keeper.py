@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
-from penstock.bus.wire import Pattern, Subscriber
-from penstock.connection import MAX_SILENCE
-from penstock.encoding import encoded
-from penstock.errors import PenstockError
+from penstock.base.encoding import encoded
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
+from penstock.base.payload import as_json
+from penstock.core.connection import MAX_SILENCE
+from penstock.core.patience import BACKOFF
+from penstock.core.script import Script
+from penstock.core.wire import Pattern, Subscriber
 from penstock.jobs.completions import Completion, parse
 from penstock.jobs.errors import MAX_MESSAGE
 from penstock.jobs.keys import CAPACITY, KEPT, JobKeys
-from penstock.log import Log
-from penstock.payload import as_json
-from penstock.retry import BACKOFF
-from penstock.script import Script
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
 
 NAME: Final = "penstock-jobs-keep"
 """Name of the connection in CLIENT LIST."""

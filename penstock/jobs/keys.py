@@ -7,8 +7,8 @@ import secrets
 from functools import cache, lru_cache
 from typing import Final
 
-from penstock.errors import WrongCall
-from penstock.keys import glob_escaped
+from penstock.base.errors import WrongCall
+from penstock.base.keys import glob_escaped
 
 PREFIX: Final = "hfxbus"
 OURS: Final = "py-"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.bus.wire import Reply
+from penstock.core.script import Script
+from penstock.core.wire import Reply
 from penstock.jobs.keys import JobKeys
-from penstock.script import Script
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
 
 MAX_JOBS: Final = 100
 MAX_BYTES: Final = 1 << 20

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.asyncio import Redis
 
+from penstock.core.script import Script
 from penstock.jobs.keys import JobKeys, new_id
 from penstock.jobs.limit import Limit
-from penstock.script import Script
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
 
 LEAST_LEASE: Final = 10.0
 """Seconds; longer than one read waits."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 if TYPE_CHECKING:
     from penstock.jobs.attempt import Attempt

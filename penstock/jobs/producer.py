@@ -8,9 +8,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.bus.wire import Pattern
-from penstock.encoding import encoded
-from penstock.errors import WrongCall
+from penstock.base.encoding import encoded
+from penstock.base.errors import WrongCall
+from penstock.core.wire import Pattern
 from penstock.jobs.completions import Completion, Completions, Waiting, listener
 from penstock.jobs.job import WEEK, Job
 from penstock.jobs.keys import INLINE, checked_name, new_id

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
-from penstock.bus.instance import Instance
-from penstock.bus.wire import Wire
-from penstock.connection import MAX_SILENCE
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
+from penstock.core.connection import MAX_SILENCE
+from penstock.core.instance import Instance
+from penstock.core.patience import BACKOFF
+from penstock.core.script import Script
+from penstock.core.transient import passes
+from penstock.core.wire import Wire
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.permits import Permit, Permits
 from penstock.jobs.settler import Settler
 from penstock.jobs.tender import LEAST_SECONDS, LOOK_SECONDS, LOST, MAX_READ, Tender
-from penstock.log import Log
-from penstock.retry import BACKOFF
-from penstock.script import Script
-from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.jobs.consumer import Handler

@@ -7,16 +7,16 @@ from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.encoding import decoded, encoded
-from penstock.errors import WrongCall
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import WrongCall
+from penstock.base.payload import as_json
+from penstock.core.script import Script
 from penstock.jobs.job import WEEK, packed_value
 from penstock.jobs.keys import checked_name
 from penstock.jobs.schedule import Schedule, check_cron, drawn
-from penstock.payload import as_json
-from penstock.script import Script
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.server import Jobs
 
 PRODUCER: Final = "penstock-repeat"

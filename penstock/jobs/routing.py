@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.encoding import encoded
-from penstock.errors import WrongCall
+from penstock.base.encoding import encoded
+from penstock.base.errors import WrongCall
 
 POLYNOMIAL: Final = 0xA001
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 if TYPE_CHECKING:
     from croniter import croniter

@@ -8,9 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.bus.instance import Instance, check_url
-from penstock.encoding import encoded
-from penstock.errors import WrongCall
+from penstock.base.encoding import encoded
+from penstock.base.errors import WrongCall
+from penstock.base.stop_signals import StopSignals
+from penstock.core.instance import Instance, check_url
+from penstock.core.patience import Patience
+from penstock.core.script import Script
 from penstock.jobs.cancelling import cancel, cancel_job
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.dead import DeadJob, Retried, dead_jobs, retry
@@ -23,9 +26,6 @@ from penstock.jobs.producer import DISTRIBUTED, Producer, Route
 from penstock.jobs.repeating import Repeats
 from penstock.jobs.routing import Routes
 from penstock.jobs.worker import Worker
-from penstock.retry import Patience
-from penstock.script import Script
-from penstock.stop_signals import StopSignals
 
 _pause: Final = Script.read(Path(__file__).parent / "lua" / "pause.lua")
 BUFFER: Final = 10_000

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from penstock.bus.wire import LostReply, Reply
-from penstock.connection import MAX_SILENCE
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError, Unavailable
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError, Unavailable
+from penstock.base.log import Log
+from penstock.base.payload import as_json
+from penstock.core.connection import MAX_SILENCE
+from penstock.core.script import Fixed, Script
+from penstock.core.wire import LostReply, Reply
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.job import WEEK
 from penstock.jobs.keys import CAPACITY, KEPT, OURS
-from penstock.log import Log
-from penstock.payload import as_json
-from penstock.script import Fixed, Script
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.ledger import Ledger
     from penstock.jobs.server import Jobs
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
+from penstock.base.payload import as_json
+from penstock.core.script import Script
+from penstock.core.transient import passes
 from penstock.jobs.keys import OURS
 from penstock.jobs.repeating import Repeats
 from penstock.jobs.settler import SILENT_MS
-from penstock.log import Log
-from penstock.payload import as_json
-from penstock.script import Script
-from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.jobs.reader import Reader

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from penstock.connection import connect
-from penstock.errors import PenstockError
-from penstock.log import Log
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
+from penstock.core.connection import connect
 
 if TYPE_CHECKING:
     from penstock.jobs.worker import Worker

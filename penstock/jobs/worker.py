@@ -5,7 +5,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import PenstockError, Unavailable, Unreadable, WrongCall
+from penstock.base.errors import PenstockError, Unavailable, Unreadable, WrongCall
+from penstock.base.log import Log
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.deadlines import Deadlines
@@ -16,10 +17,9 @@ from penstock.jobs.processes import Processes
 from penstock.jobs.producer import DISTRIBUTED
 from penstock.jobs.reader import Reader
 from penstock.jobs.watchdog import Watchdog
-from penstock.log import Log
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs.ledger import Ledger
     from penstock.jobs.server import Jobs
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, Unavailable, WrongCall
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, Unavailable, WrongCall
+from penstock.base.log import Log, describe
+from penstock.core.pace import Pace
+from penstock.core.patience import BACKOFF
 from penstock.lists.holding import OWN, Burial, Holding
 from penstock.lists.message import Message
 from penstock.lists.settlement import CANCELLED, DIED, SETTLE_SECONDS, Ending, Results
 from penstock.lists.turn import Turn
-from penstock.log import Log, describe
-from penstock.pace import Pace
-from penstock.retry import BACKOFF
 
 if TYPE_CHECKING:
     from penstock.lists.lists import Lists

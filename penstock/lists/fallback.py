@@ -4,19 +4,18 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import ConnectionError, MovedError, TimeoutError
 
-from penstock.connection import MAX_SILENCE, connect, follow, return_home
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
+from penstock.base.log import Log
+from penstock.base.urls import server_of
+from penstock.core.connection import MAX_SILENCE, connect, follow, return_home
+from penstock.core.once import Target, digest_of, too_large
+from penstock.core.raw_connection import Packed, RawConnection
 from penstock.fallback import Fallback, Met, Sent, Way
-from penstock.log import Log
-from penstock.raw_connection import Packed, RawConnection
-from penstock.transfer.protocol import Target, digest_of, too_large
-from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.outbox import Outbox
-    from penstock.outbox.spool import Spool
+    from penstock.outbox import Outbox, Spool
 
 _log: Final = Log("penstock.lists")
 
@@ -26,7 +25,7 @@ class ListFallback(Fallback["ListWay"]):
 
     def __init__(self, url: str, outbox: "Outbox", name: str, redis: "Redis") -> None:
         self._url, self._name, self._redis = url, name, redis
-        super().__init__(outbox, server_of(url))
+        super().__init__(outbox.spools(server_of(url)))
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
         """Return once the server has ``messages``, or the disk. Raise ``DiskFull`` or ``WrongCall``."""

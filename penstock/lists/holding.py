@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
 from penstock import transfer
-from penstock.connection import MAX_SILENCE, follow
-from penstock.encoding import decoded
-from penstock.errors import PenstockError
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
+from penstock.core.connection import MAX_SILENCE, follow
+from penstock.core.raw_connection import Command, RawConnection, pack
+from penstock.core.read_size import Sizes
+from penstock.core.script import Script, translate_error
+from penstock.core.transient import passes
 from penstock.lists.settlement import Settlement
 from penstock.lists.turn import Turn
-from penstock.log import Log
-from penstock.raw_connection import Command, RawConnection, pack
-from penstock.read_size import Sizes
-from penstock.script import Script, translate_error
-from penstock.transient import passes
 
 if TYPE_CHECKING:
     from penstock.lists.lists import Lists

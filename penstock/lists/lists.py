@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
-from penstock.batches import MAX_BYTES, MAX_MESSAGES, batches, payload_batches
-from penstock.connection import MAX_SILENCE, connect
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
+from penstock.base.log import Log
+from penstock.base.payload import Payload, as_bytes, as_json
+from penstock.base.stop_signals import StopSignals
+from penstock.base.urls import server_url
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES, batches, payload_batches
+from penstock.core.connection import MAX_SILENCE, connect
+from penstock.core.once import SMALLEST_LIMIT, too_large
+from penstock.core.patience import HURRY_SECONDS, Patience
+from penstock.core.raw_connection import ANSWERS, Packed, RawConnection, pack
+from penstock.core.script import translate_error
 from penstock.lists.consumer import Consumer
 from penstock.lists.holding import NAME, OWN, Burial
 from penstock.lists.message import Message
 from penstock.lists.turn import Turn
-from penstock.log import Log
-from penstock.payload import Payload, as_bytes, as_json
-from penstock.raw_connection import ANSWERS, Packed, RawConnection, pack
-from penstock.retry import HURRY_SECONDS, Patience
-from penstock.script import translate_error
-from penstock.stop_signals import StopSignals
-from penstock.transfer.protocol import SMALLEST_LIMIT, too_large
-from penstock.urls import server_url
 
 if TYPE_CHECKING:
     from penstock.lists.fallback import ListFallback

@@ -3,9 +3,9 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.base.payload import Received, as_bytes
 from penstock.lists.settlement import MAX_MESSAGE_BYTES, MAX_RESULTS
-from penstock.payload import Received, as_bytes
 
 if TYPE_CHECKING:
     from penstock.lists.consumer import Consumer

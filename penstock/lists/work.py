@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from penstock.batches import MAX_BYTES, MAX_MESSAGES
-from penstock.encoding import decoded, encoded, parse_number, parse_whole
-from penstock.errors import Unsuitable, WrongCall
-from penstock.keys import Keys
+from penstock.base.encoding import decoded, encoded, parse_number, parse_whole
+from penstock.base.errors import Unsuitable, WrongCall
+from penstock.base.keys import Keys
+from penstock.base.log import Log, describe
+from penstock.base.payload import as_bytes
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.lists.consumer import Consumer
 from penstock.lists.message import Message
-from penstock.log import Log, describe
-from penstock.payload import as_bytes
 from penstock.tracking.correlation import Correlation, correlation_of, id_as_json
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import touch

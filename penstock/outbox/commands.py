@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox import wire
 from penstock.outbox.frames import MAX_KEYS_BYTES
 from penstock.outbox.store import SEPARATOR

@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox.errors import Damaged, DiskFull
 from penstock.outbox.store import Store
 

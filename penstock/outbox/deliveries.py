@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.core.backoff import Backoff
 from penstock.outbox import wire
 from penstock.outbox.commits import GroupCommit
 from penstock.outbox.delivery import Connects, Delivery
 from penstock.outbox.notes import Noted
 from penstock.outbox.routes import Routes
 from penstock.outbox.store import Published, Store
-from penstock.tracking.backoff import Backoff
 
 ROOM_SECONDS: Final = 0.1
 """Between two looks at which connections may rest."""

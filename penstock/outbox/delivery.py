@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from penstock.log import Log
+from penstock.base.log import Log
+from penstock.core.backoff import Backoff
 from penstock.outbox import wire
 from penstock.outbox.commits import GroupCommit, Write, report
 from penstock.outbox.errors import Damaged
@@ -18,7 +19,6 @@ from penstock.outbox.frames import weight_of
 from penstock.outbox.ids import sent_at
 from penstock.outbox.store import SEPARATOR, Outgoing, Published, Store
 from penstock.outbox.trouble import NotedTrouble
-from penstock.tracking.backoff import Backoff
 
 AHEAD_BYTES: Final = 512 * 1024
 AHEAD_ROWS: Final = 2000

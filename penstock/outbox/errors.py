@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
 
 class Locked(PenstockError):

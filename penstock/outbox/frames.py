@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
 VERSION: Final = 1
 HEADER: Final = struct.Struct(">BBI")

@@ -5,7 +5,7 @@ Each proof is about both hellos as they were sent (both addresses, both nonces, 
 one of another connection, or of the other side, is not valid.
 """
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.outbox.frames import HEADER, Kind, Violation, frame, reason_in, unpacked
 from penstock.outbox.hello import Hello, Identity, Limits, hello, hello_in, host_and_port
 from penstock.outbox.security import Security

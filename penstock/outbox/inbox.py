@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from penstock.log import Log, Seldom
+from penstock.base.log import Log, Seldom
 from penstock.outbox import wire
 from penstock.outbox.commands import COMMANDS, MAX_KEYS, REMOVE, SUBSCRIBE, Command
 from penstock.outbox.commits import GroupCommit

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox.commands import COMMANDS
 from penstock.outbox.frames import MAX_KEYS, MAX_KEYS_BYTES
 from penstock.outbox.store import SEPARATOR

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, cast
 
-from penstock.listening import bound
+from penstock.base.listening import bound
 from penstock.outbox import forks
 from penstock.outbox.frames import Kind, frame
 from penstock.outbox.handshake import Refused, WireError

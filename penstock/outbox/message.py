@@ -1,8 +1,8 @@
 """What handlers get."""
 
+from penstock.base.payload import Received
 from penstock.outbox.ids import as_text, sent_at
 from penstock.outbox.store import SEPARATOR, Waiting
-from penstock.payload import Received
 
 
 class Message(Received):

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.errors import WrongCall
-from penstock.log import Log, Seldom
+from penstock.base.errors import WrongCall
+from penstock.base.log import Log, Seldom
+from penstock.base.payload import as_payload
+from penstock.core.backoff import Backoff
 from penstock.outbox import wire
 from penstock.outbox.commands import REMOVE, SUBSCRIBE, UNSUBSCRIBE, Command
 from penstock.outbox.commits import GroupCommit
@@ -25,11 +27,9 @@ from penstock.outbox.keys import Keys, as_keys, message_keys
 from penstock.outbox.lock import Lock
 from penstock.outbox.notes import Noted, note_of, publish_noted
 from penstock.outbox.runner import Runner
-from penstock.outbox.spool import Spools
+from penstock.outbox.spool import BUS, Spools
 from penstock.outbox.store import SEPARATOR, Copy, Counts, Published, Store
 from penstock.outbox.turns import Turns
-from penstock.payload import as_payload
-from penstock.tracking.backoff import Backoff
 
 RETRIES: Final = Backoff((), 1.0, 60.0)
 RECONNECTS: Final = Backoff((), 0.1, 15.0)
@@ -299,10 +299,13 @@ class Outbox:
 
     # ---- lists of a server
 
-    def spools(self, server: str) -> Spools:
-        """Return what waits for the Redis server ``server``, until ``release``. Raise ``WrongCall`` if it is in use."""
+    def spools(self, server: str, *, of_bus: bool = False) -> Spools:
+        """Return what waits for lists of the Redis server ``server``, or queues of the bus with this first server.
+
+        It is held until ``release``. Raise ``WrongCall`` if it is in use.
+        """
         self._require_open()
-        return Spools(self._reader, self._commits, server, self._spools)
+        return Spools(self._reader, self._commits, f"{BUS}{server}" if of_bus else server, self._spools)
 
     # ---- handlers
 

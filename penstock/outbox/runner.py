@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import Final
 
-from penstock.log import Log, describe
+from penstock.base.log import Log, describe
+from penstock.core.backoff import Backoff
 from penstock.outbox.commits import GroupCommit, report
 from penstock.outbox.errors import Damaged, DiskFull
 from penstock.outbox.handlers import Handlers
 from penstock.outbox.message import Message
 from penstock.outbox.store import Arrived, Failed, Store, Waiting
 from penstock.outbox.upcoming import Upcoming
-from penstock.tracking.backoff import Backoff
 
 MOST_BEGUN: Final = 500
 QUICK_SECONDS: Final = 0.05

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox.lock import Lock
 from penstock.outbox.store import NAME, Store, log
 from penstock.outbox.store.sums import COLUMNS, verifies

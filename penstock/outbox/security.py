@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from penstock.secrets import secret_in_file
+from penstock.base.secrets import secret_in_file
 
 MIN_SECRET_BYTES: Final = 16
 LABEL: Final = b"penstock outbox 1"

@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox.commits import GroupCommit
 from penstock.outbox.ids import new_id
 from penstock.outbox.store import TO_LIST, Store

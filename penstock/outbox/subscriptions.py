@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox.keys import Keys, as_keys
 from penstock.outbox.outbox import Outbox
 

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from penstock.encoding import decoded
-from penstock.errors import Forgotten, WrongMasterKey
-from penstock.script import Script
+from penstock.base.encoding import decoded
+from penstock.base.errors import Forgotten, WrongMasterKey
+from penstock.core.script import Script
 from penstock.sealing.master import MasterKey
 from penstock.sealing.owners import LUA, KeyRecord, forget_owner, read_owners
 from penstock.sealing.sealed import DataKey, OwnerKeys, epoch_of
@@ -20,7 +20,7 @@ from penstock.sealing.sealed import DataKey, OwnerKeys, epoch_of
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
 
 KEY_BITS: Final = 256
 MOST_SECONDS: Final = 30 * 86_400

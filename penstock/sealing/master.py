@@ -12,9 +12,9 @@ from typing import Final, Protocol, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from penstock.errors import WrongMasterKey
+from penstock.base.errors import WrongMasterKey
+from penstock.base.secrets import MAX_SECRET_BYTES, NoSecret, read_at_most
 from penstock.sealing.vault import VaultKey
-from penstock.secrets import MAX_SECRET_BYTES, NoSecret, read_at_most
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12

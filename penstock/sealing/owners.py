@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.encoding import decoded, parse_number, parse_whole
-from penstock.script import Script
+from penstock.base.encoding import decoded, parse_number, parse_whole
+from penstock.core.script import Script
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
 
 LUA: Final = Path(__file__).parent / "lua"
 _forget: Final = Script.read(LUA / "forget.lua")

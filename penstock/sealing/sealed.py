@@ -12,7 +12,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from penstock.errors import Forgotten, Unopenable, WrongCall
+from penstock.base.errors import Forgotten, Unopenable, WrongCall
 
 VERSION: Final = 1
 HEADER_BYTES: Final = 5

@@ -14,8 +14,8 @@ from ipaddress import ip_address
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from penstock.errors import Unauthorized, Unavailable, WrongMasterKey
-from penstock.secrets import FILE_SUFFIX, NoSecret, secret_in_file
+from penstock.base.errors import Unauthorized, Unavailable, WrongMasterKey
+from penstock.base.secrets import FILE_SUFFIX, NoSecret, secret_in_file
 
 SECONDS: Final = 5.0
 """Longest wait for Vault at each step of a request."""

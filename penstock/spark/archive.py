@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from penstock.errors import NoArchive, PenstockError, Unsuitable
+from penstock.base.errors import NoArchive, PenstockError, Unsuitable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,9 +17,9 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from penstock.encoding import encoded
-from penstock.errors import PenstockError
-from penstock.raw_connection import Command
+from penstock.base.encoding import encoded
+from penstock.base.errors import PenstockError
+from penstock.core.raw_connection import Command
 
 SLOTS: Final = 16_384
 RETRIES: Final = 6

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.spark.archive import DDL, Batches
 from penstock.spark.files import Files, Part
 

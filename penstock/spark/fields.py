@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from penstock.errors import WrongOption
+from penstock.base.errors import WrongOption
 
 WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 FLOAT: Final = (FloatType, DoubleType)

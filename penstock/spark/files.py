@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from penstock.errors import NoArchive, Unsuitable
+from penstock.base.errors import NoArchive, Unsuitable
 from penstock.spark.archive import EVENTS, RECENT, Batches, without_scheme
 from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
 

@@ -3,7 +3,7 @@
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from penstock.errors import WrongOption
+from penstock.base.errors import WrongOption
 from penstock.spark.options import Options
 from penstock.spark.sinks.lists import ListSink
 from penstock.spark.sinks.writers import BatchWriter, StreamWriter

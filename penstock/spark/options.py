@@ -12,12 +12,12 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError, Time
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from penstock.connection import MAX_SILENCE, mask_password, sentinel_options
-from penstock.errors import WrongOption
-from penstock.raw_connection import Command, pack
-from penstock.script import Script, translate_error
+from penstock.base.errors import WrongOption
+from penstock.base.urls import hosts_of, server_url
+from penstock.core.connection import MAX_SILENCE, mask_password, sentinel_options
+from penstock.core.raw_connection import Command, pack
+from penstock.core.script import Script, translate_error
 from penstock.spark.cluster import Cluster
-from penstock.urls import hosts_of, server_url
 
 LUA: Final = Path(__file__).parent / "lua"
 RETRIES: Final = 6

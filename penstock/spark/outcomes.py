@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from redis.asyncio import Redis
 
 from penstock.accounting.snapshot import REFUSED_REASONS
-from penstock.atomic import AtomicRead
-from penstock.encoding import decoded as text
-from penstock.encoding import encoded
-from penstock.errors import DataLost
-from penstock.keys import Keys
+from penstock.base.encoding import decoded as text
+from penstock.base.encoding import encoded
+from penstock.base.errors import DataLost
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
 from penstock.spark.decode import SCHEMA, decode_entries
 from penstock.tracking.events import FIRST_CHUNK, next_count
 from penstock.tracking.policy import Policy

@@ -8,9 +8,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from penstock import __version__, plots
-from penstock.plots import Panel
-from penstock.spark import tables
+from penstock import __version__
+from penstock.spark import plots, tables
+from penstock.spark.plots import Panel
 from penstock.spark.report import MEASURED, Report, Section
 from penstock.spark.tables import Table
 

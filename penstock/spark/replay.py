@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.asyncio import Redis
 
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
 
 if TYPE_CHECKING:
     import pyarrow as pa

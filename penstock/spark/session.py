@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import Unsuitable
-from penstock.launch import search_path
+from penstock.base.errors import Unsuitable
+from penstock.base.launch import search_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ column ``"at"`` in quotes.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.spark.archive import DDL
 from penstock.spark.files import Files
 from penstock.spark.lifecycles import FAILURES, UNKNOWN

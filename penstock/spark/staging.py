@@ -12,9 +12,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, WrongType
-from penstock.raw_connection import Command, Packed
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, WrongType
+from penstock.core.raw_connection import Command, Packed
 from penstock.spark.cluster import beside
 from penstock.spark.options import exchange
 

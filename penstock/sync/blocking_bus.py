@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock import bus as _bus
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.sync.blocking import Blocking
 from penstock.sync.handlers import Handlers
 from penstock.sync.objects import KINDS

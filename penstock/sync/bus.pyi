@@ -5,11 +5,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
+from penstock.base.payload import Payload
 from penstock.bus.events import Handler
 from penstock.bus.federation.site import SiteOptions
 from penstock.bus.mode import ModeOptions
 from penstock.bus.placement import Placement
-from penstock.payload import Payload
 from penstock.sync.portal import Portal
 
 Answer = Callable[[Request], Any]

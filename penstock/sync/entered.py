@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from penstock.errors import WrongCall
-from penstock.stop_signals import StopSignals
+from penstock.base.errors import WrongCall
+from penstock.base.stop_signals import StopSignals
 from penstock.sync.portal import Portal
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 _END: Final = object()
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self, TypeVar
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.core.backoff import Backoff
 from penstock.jobs import attempt as _attempt
 from penstock.jobs import consumer as _consumer
 from penstock.jobs import job as _job
@@ -25,7 +26,6 @@ from penstock.jobs.threads import Threads
 from penstock.sync.calls import blocking, iterate
 from penstock.sync.entered import Entered
 from penstock.sync.portal import Portal
-from penstock.tracking.backoff import Backoff
 
 F = TypeVar("F", bound=Callable[["Attempt"], Any])
 B = TypeVar("B", bound=Callable[[list["Attempt"]], Any])

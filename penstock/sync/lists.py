@@ -7,15 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.batches import MAX_BYTES, MAX_MESSAGES
-from penstock.errors import Unavailable, Unconfirmed
+from penstock.base.errors import Unavailable, Unconfirmed
+from penstock.base.payload import Payload
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.lists import consumer as _consumer
 from penstock.lists import lists as _server
 from penstock.lists import work as _work
 from penstock.lists.consumer import Consumer
 from penstock.lists.message import Message
 from penstock.lists.work import Request
-from penstock.payload import Payload
 from penstock.sync.entered import Entered
 from penstock.sync.portal import Portal
 

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from penstock.batches import MAX_MESSAGES
-from penstock.errors import Full
+from penstock.base.errors import Full
+from penstock.core.batches import MAX_MESSAGES
 from penstock.sync.blocking import Blocking
 
 

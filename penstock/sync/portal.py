@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 LOOK_SECONDS: Final = 1.0
 """Seconds after which a call that waits looks whether the thread still works."""

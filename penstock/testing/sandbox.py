@@ -14,20 +14,20 @@ from typing import Any, Final, Self, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError
+from penstock.base.keys import Keys
+from penstock.base.launch import search_path
+from penstock.base.ports import free_port
+from penstock.base.secrets import without_files
+from penstock.base.shape import Place
+from penstock.base.urls import server_of, split_server
 from penstock.composition.model import Composition, Part
 from penstock.composition.service import DEFAULT_URL
-from penstock.connection import connect
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
-from penstock.keys import Keys
-from penstock.launch import search_path
-from penstock.ports import free_port
-from penstock.secrets import without_files
-from penstock.shape import Place
+from penstock.core.connection import connect
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from penstock.testing.service_process import ServiceProcess
-from penstock.urls import server_of, split_server
 
 Route = Callable[[str, str, int], Awaitable[str]]
 """Return the host and port for a process to connect to, given its name, a server's name and the embedded one's port."""

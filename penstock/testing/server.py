@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from penstock.base.errors import PenstockError
+from penstock.base.ports import claimed_port
 from penstock.composition.watchdog import HELD, Watchdog
-from penstock.errors import PenstockError
-from penstock.ports import claimed_port
 
 START_SECONDS: Final = 60
 """How long a server may take to answer after its start: a busy machine takes its time."""

@@ -6,9 +6,9 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.errors import PenstockError
 from penstock.composition.child import Child
 from penstock.composition.model import Part
-from penstock.errors import PenstockError
 from penstock.testing.forkserver import ForkServer
 
 RESTART_SECONDS: Final = 0.1

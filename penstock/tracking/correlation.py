@@ -5,8 +5,8 @@ from hashlib import sha1
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from penstock.encoding import decoded
-from penstock.exact_json import (
+from penstock.base.encoding import decoded
+from penstock.base.exact_json import (
     NUMBER,
     Number,
     canonical,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded, encoded, parse_number
-from penstock.keys import Keys
+from penstock.base.encoding import decoded, encoded, parse_number
+from penstock.base.keys import Keys
 
 MAX_CHUNK_LETTERS: Final = 500
 MAX_CHUNK_BYTES: Final = 2_000_000

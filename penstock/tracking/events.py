@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded, parse_number
-from penstock.keys import Keys
+from penstock.base.encoding import decoded, encoded, parse_number
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
 from penstock.tracking.details import NO_DETAILS, Details
 from penstock.tracking.record import By, canonical_number, is_number, xids_of
 

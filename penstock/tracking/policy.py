@@ -7,9 +7,9 @@ from typing import Self
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded_fields, encoded
-from penstock.keys import Keys
-from penstock.tracking.backoff import Backoff
+from penstock.base.encoding import decoded_fields, encoded
+from penstock.base.keys import Keys
+from penstock.core.backoff import Backoff
 
 
 def untaken_check_interval(timeout: float) -> float:

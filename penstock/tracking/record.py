@@ -7,12 +7,12 @@ from typing import Final, Literal
 
 from redis.asyncio import Redis
 
-from penstock import exact_json
-from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, decoded_fields, encoded
-from penstock.errors import Stale
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base import exact_json
+from penstock.base.encoding import decoded, decoded_fields, encoded
+from penstock.base.errors import Stale
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
+from penstock.core.script import Script
 from penstock.tracking import LUA
 from penstock.tracking.correlation import MAX_PLAIN_ZEROS, as_xid, correlation_of, xid_of
 

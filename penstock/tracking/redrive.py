@@ -9,10 +9,10 @@ from typing import Any
 from redis.asyncio import Redis
 
 from penstock import transfer
-from penstock.encoding import encoded
-from penstock.keys import Keys
-from penstock.raw_connection import Word
-from penstock.script import Script
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import Word
+from penstock.core.script import Script
 from penstock.tracking import LUA
 from penstock.tracking.dead_letters import MAX_CHUNK_BYTES, MAX_CHUNK_LETTERS, Letter, LetterFilter
 from penstock.tracking.policy import Policy

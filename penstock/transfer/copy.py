@@ -5,12 +5,12 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError
-from penstock.read_size import Sizes
-from penstock.script import Script
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError
+from penstock.core.once import Dead
+from penstock.core.read_size import Sizes
+from penstock.core.script import Script
 from penstock.transfer import LUA
-from penstock.transfer.protocol import Dead
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, local_errors
 
 _read: Final = Script.read(LUA / "read.lua")

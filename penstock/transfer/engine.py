@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import Refused
-from penstock.raw_connection import Packed
-from penstock.transfer.protocol import SCRIPT_BYTES, Dead, Encode, Source, Target, as_they_are, digest_of
+from penstock.base.errors import Refused
+from penstock.core.once import SCRIPT_BYTES, Dead, Encode, Source, Target, as_they_are, digest_of
+from penstock.core.raw_connection import Packed
 
 BACKLOG: Final = 100
 """Messages of one batch from which on more are expected to wait."""

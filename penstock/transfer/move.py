@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.connection import mask_password
-from penstock.encoding import decoded, encoded
-from penstock.errors import Fenced
-from penstock.read_size import Sizes
-from penstock.script import Script
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import Fenced
+from penstock.base.urls import server_of
+from penstock.core.connection import mask_password
+from penstock.core.once import Dead, agree, next_messages, settle
+from penstock.core.read_size import Sizes
+from penstock.core.script import Script
 from penstock.transfer import LUA
-from penstock.transfer.protocol import Dead, agree, next_messages, settle
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, SourceLost, local_errors
-from penstock.urls import server_of
 
 _put_back: Final = Script.read(LUA / "put_back.lua")
 

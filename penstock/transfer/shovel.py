@@ -11,12 +11,12 @@ from typing import ClassVar, Final, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError, Refused
-from penstock.raw_connection import RawConnection
-from penstock.tracking.backoff import Backoff
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError, Refused
+from penstock.core.backoff import Backoff
+from penstock.core.once import Dead, agree, largest_message
+from penstock.core.raw_connection import RawConnection
 from penstock.transfer.engine import Shipment, Transfer
-from penstock.transfer.protocol import Dead, agree, largest_message
 
 BATCH: Final = 1000
 BATCH_BYTES: Final = 256 * 1024

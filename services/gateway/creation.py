@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import Unauthorized, WrongCall
 from penstock.bus.federation.frames import METHODS, loaded
-from penstock.errors import Unauthorized, WrongCall
 from services.gateway.served import Served
 from services.gateway.served_channel import ServedChannel
 from services.gateway.served_object import ServedObject

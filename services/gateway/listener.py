@@ -15,11 +15,11 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from common.open_files import room_for
+from penstock.base.errors import PenstockError, Unavailable
+from penstock.base.listening import bound
+from penstock.base.log import Seldom
 from penstock.bus import Bus
 from penstock.bus.federation.frames import HEADER, MAX_FRAME_HEADER
-from penstock.errors import PenstockError, Unavailable
-from penstock.listening import bound
-from penstock.log import Seldom
 from services.gateway.access import Access
 from services.gateway.certificate import Certificate
 from services.gateway.login import Login, chosen

@@ -11,8 +11,8 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
+from penstock.base.log import Seldom
 from penstock.bus.federation.frames import SUBPROTOCOL
-from penstock.log import Seldom
 from services.gateway.access import Access
 from services.gateway.settings import Settings
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from penstock.base.errors import PenstockError
 from penstock.bus.federation.frames import CLOSE, DATA, ID_BYTES, READY, Lines, dumped, methods_line
 from penstock.bus.federation.link import MAX_FRAME
 from penstock.bus.federation.liveness import keep_alive
 from penstock.bus.federation.writer import Writer
-from penstock.errors import PenstockError
 from services.gateway.confirmations import Confirmations
 from services.gateway.creation import created
 from services.gateway.served import Served

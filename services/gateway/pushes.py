@@ -4,11 +4,11 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.batches import MAX_BYTES, MAX_MESSAGES
+from penstock.base.errors import Full, WrongCall
+from penstock.base.payload import as_payload
 from penstock.bus import Queue
 from penstock.bus.federation.frames import Call
-from penstock.errors import Full, WrongCall
-from penstock.payload import as_payload
+from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 
 if TYPE_CHECKING:
     from services.gateway.served import Served

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import structlog
 from redis.exceptions import RedisError
 
+from penstock.base.errors import PenstockError, Unauthorized, WrongCall
 from penstock.bus.events import Emitter
 from penstock.bus.federation.frames import Call, event_line, parsed_call
-from penstock.errors import PenstockError, Unauthorized, WrongCall
 
 if TYPE_CHECKING:
     from services.gateway.peer import Peer

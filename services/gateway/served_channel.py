@@ -3,10 +3,10 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import WrongCall
 from penstock.bus import Message
 from penstock.bus.federation.frames import Call
 from penstock.bus.mode import from_busmq
-from penstock.errors import WrongCall
 from services.gateway.pushes import as_body
 from services.gateway.served import options_of, text_at
 from services.gateway.served_consumer import ATTACHING, CONSUMING, ServedConsumer, id_of

@@ -3,10 +3,10 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongCall
 from penstock.bus import Message
 from penstock.bus.federation.frames import Call
-from penstock.encoding import decoded
-from penstock.errors import WrongCall
 from services.gateway.served import Served
 from services.gateway.window import Window
 

@@ -3,12 +3,12 @@
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.encoding import decoded_fields, encoded
+from penstock.base.errors import Unauthorized, WrongCall
 from penstock.bus.federation.frames import Call
 from penstock.bus.numbers import MAX_TTL
 from penstock.bus.persistable import TTL
 from penstock.bus.scripts import SAVE
-from penstock.encoding import decoded_fields, encoded
-from penstock.errors import Unauthorized, WrongCall
 from services.gateway.served import ANSWERED, Served, text_at
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongCall
 from penstock.bus import Consumption, Message
 from penstock.bus.federation.frames import Call, dumped
 from penstock.bus.mode import from_busmq
-from penstock.encoding import decoded
-from penstock.errors import WrongCall
 from services.gateway.pushes import Pushes
 from services.gateway.served import ANSWERED, options_of
 from services.gateway.served_consumer import ATTACHING, CONSUMING, ServedConsumer, id_of

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongCall
 from penstock.bus.federation.frames import Call
-from penstock.encoding import decoded
-from penstock.errors import WrongCall
 from services.gateway.pushes import as_body
 from services.gateway.served import Served
 

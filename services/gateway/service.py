@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from common.context import Context
-from penstock.atomic import AtomicWrites
 from penstock.bus import Bus
+from penstock.core.atomic import AtomicWrites
 from services.gateway.listener import Listener
 from services.gateway.settings import Settings
 

@@ -9,13 +9,13 @@ from pydantic import Strict, StringConstraints
 from common.settings.base import ServiceSettings
 from common.settings.fields import MIN_SECRET, Name, Secret, Url, Whole, setting
 from common.settings.validation import Rule
-from penstock.acl import Rights
+from penstock.base.encoding import decoded
+from penstock.base.listening import ALL
+from penstock.base.shape import Shape
 from penstock.bus import Placement
 from penstock.bus.keys import CLOSED, MOVED, NOTIFICATIONS
 from penstock.bus.scripts import LUA
-from penstock.encoding import decoded
-from penstock.listening import ALL
-from penstock.shape import Shape
+from penstock.core.acl import Rights
 
 BUS_COMMANDS = frozenset(
     {

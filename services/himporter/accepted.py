@@ -11,11 +11,11 @@ from common.http.access import Access
 from common.http.answers import JSON, Header, error_body
 from common.http.direct import Exchange
 from common.http.message import Answer, failed
-from penstock.bus.wire import LostReply, Reply
-from penstock.errors import NotDurable
-from penstock.exact_json import as_json
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.errors import NotDurable
+from penstock.base.exact_json import as_json
+from penstock.base.keys import Keys
+from penstock.core.script import Script
+from penstock.core.wire import LostReply, Reply
 from services.himporter.bridge import RETRY_AFTER, Bridge, Build
 from services.himporter.events import MAX_NEWS, Events
 from services.himporter.settings import Settings

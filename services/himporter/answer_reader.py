@@ -7,10 +7,10 @@ from typing import Final
 
 from redis.exceptions import ConnectionError, RedisError
 
-from penstock.bus.wire import Reply, Wire
-from penstock.raw_connection import Command, pack
-from penstock.retry import BACKOFF
-from penstock.transient import is_full
+from penstock.core.patience import BACKOFF
+from penstock.core.raw_connection import Command, pack
+from penstock.core.transient import is_full
+from penstock.core.wire import Reply, Wire
 
 WAIT_SECONDS: Final = 5
 MAX_SILENCE: Final = 3.0

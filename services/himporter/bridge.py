@@ -11,11 +11,11 @@ from typing import Any, Final
 from common.http.access import Access
 from common.http.caller import Caller
 from common.http.message import IDEMPOTENT, answer_of, failed, parse
-from penstock.batches import batches
-from penstock.bus.wire import LostReply, Reply
-from penstock.keys import Keys
-from penstock.raw_connection import Command, Packed, pack, push_parts
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.batches import batches
+from penstock.core.raw_connection import Command, Packed, pack, push_parts
+from penstock.core.script import Script
+from penstock.core.wire import LostReply, Reply
 from services.himporter.answer_reader import AnswerReader
 from services.himporter.clock import Clock
 from services.himporter.waiting import Then, Waiting, WaitingRequest

@@ -10,9 +10,9 @@ from common.http.access import Access
 from common.http.answers import Header
 from common.http.direct import Exchange
 from common.http.message import Answer
-from penstock.bus.wire import Reply
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.script import Script
+from penstock.core.wire import Reply
 from services.himporter.bridge import Bridge
 from services.himporter.settings import Settings
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
-from penstock.bus.wire import Reply
-from penstock.raw_connection import Command
+from penstock.core.raw_connection import Command
+from penstock.core.wire import Reply
 
 SECONDS: Final = 5.0
 """Seconds after which the clock is read again: either may be set, and ours stands still while a machine sleeps."""

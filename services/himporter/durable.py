@@ -7,13 +7,13 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from penstock.bus.wire import Reply
-from penstock.connection import MAX_SILENCE
-from penstock.durability import Level
-from penstock.errors import NotDurable
-from penstock.raw_connection import Command, RawConnection, pack
-from penstock.retry import BACKOFF
-from penstock.script import Script
+from penstock.base.errors import NotDurable
+from penstock.core.connection import MAX_SILENCE
+from penstock.core.durability import Level
+from penstock.core.patience import BACKOFF
+from penstock.core.raw_connection import Command, RawConnection, pack
+from penstock.core.script import Script
+from penstock.core.wire import Reply
 
 MOST: Final = 100
 """Maximum number of calls that are confirmed together."""

@@ -8,10 +8,10 @@ from typing import Final
 
 from common.http.answers import Header
 from common.http.direct import Exchange
-from penstock.bus.wire import Reply
-from penstock.exact_json import as_json
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.exact_json import as_json
+from penstock.base.keys import Keys
+from penstock.core.script import Script
+from penstock.core.wire import Reply
 from services.himporter.bridge import Bridge
 from services.himporter.states import State, state_of, unknown
 

@@ -11,9 +11,9 @@ from common.http.answers import Header
 from common.http.direct import Exchange
 from common.http.json import loads
 from common.http.message import Answer
-from penstock.bus.wire import Reply
-from penstock.exact_json import as_json
-from penstock.script import Script
+from penstock.base.exact_json import as_json
+from penstock.core.script import Script
+from penstock.core.wire import Reply
 from services.himporter.cache import Cache, name_of
 from services.himporter.freshness import TAG, Terms, directives, has_credentials, seconds_of, terms_of
 

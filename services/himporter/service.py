@@ -17,9 +17,9 @@ from common.http.access import Access, write_access
 from common.http.proxies import Proxies
 from common.http.server import HttpServer, listening_socket
 from common.http.tokens import Tokens
-from penstock.errors import PenstockError
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.errors import PenstockError
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from services.himporter.accepted import Accepted
 from services.himporter.bridge import Bridge
 from services.himporter.cache import Cache

@@ -10,9 +10,9 @@ from common.http.settings import HttpSettings
 from common.settings.fields import YEAR, Whole, setting
 from common.settings.roles import Out
 from common.settings.validation import Rule
-from penstock.acl import Rights
-from penstock.keys import Keys, glob_escaped
-from penstock.shape import Shape
+from penstock.base.keys import Keys, glob_escaped
+from penstock.base.shape import Shape
+from penstock.core.acl import Rights
 
 
 def importers_register(redis_namespace: str | None) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from common.http.message import Answer, answer_of, failed, parse
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 from services.himporter.bridge import RETRY_AFTER
 
 NOTE_OF_ACCEPTANCE: Final = as_json({"accepted": True})

@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
 from common.settings.redaction import nearest
-from penstock.validation import describe_error
+from penstock.base.validation import describe_error
 from services.hqueue.problem import Problem
 
 WEEK: Final = 604_800.0

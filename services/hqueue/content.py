@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from penstock.errors import Unopenable
-from penstock.exact_json import as_json, may_exceed_a_double, parse_exactly
+from penstock.base.errors import Unopenable
+from penstock.base.exact_json import as_json, may_exceed_a_double, parse_exactly
 from services.hqueue.problem import Problem
 from services.hqueue.seals import OPEN, Lock
 

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 import structlog
 
-from penstock.errors import Forgotten, Unopenable, WrongType
-from penstock.tracking.backoff import Backoff
-from penstock.transient import is_full, passes
+from penstock.base.errors import Forgotten, Unopenable, WrongType
+from penstock.core.backoff import Backoff
+from penstock.core.transient import is_full, passes
 from services.hqueue.outcome import Contents, contents_of, status_of
 from services.hqueue.served import Served
 from services.hqueue.steps import from_steps

@@ -11,10 +11,10 @@ from common.http.answers import JSON, Header
 from common.http.direct import Exchange
 from common.http.settings import is_loopback
 from common.http.tokens import Tokens, Verdict
-from penstock.bus.wire import LostReply
-from penstock.errors import Forgotten, PenstockError, Unauthorized, Unavailable, Unopenable, WrongMasterKey
-from penstock.exact_json import as_json
-from penstock.transient import is_full, passes
+from penstock.base.errors import Forgotten, PenstockError, Unauthorized, Unavailable, Unopenable, WrongMasterKey
+from penstock.base.exact_json import as_json
+from penstock.core.transient import is_full, passes
+from penstock.core.wire import LostReply
 from services.hqueue.actions import Action
 from services.hqueue.browsers import Browsers
 from services.hqueue.keys import queue_name

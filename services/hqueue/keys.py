@@ -3,7 +3,7 @@
 from functools import lru_cache
 from urllib.parse import quote
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 
 PARTS = ("ready", "held", "later", "behind", "busy", "workers", "tasks", "values", "order", "named")
 COUNTERS = ("done", "dead", "expired")

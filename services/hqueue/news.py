@@ -8,10 +8,10 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
-from penstock.bus.wire import Subscriber
-from penstock.encoding import decoded
-from penstock.errors import PenstockError
-from penstock.retry import BACKOFF
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError
+from penstock.core.patience import BACKOFF
+from penstock.core.wire import Subscriber
 
 PING_SECONDS: Final = 3.0
 MAX_SILENCE: Final = 7.0

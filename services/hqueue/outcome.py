@@ -5,8 +5,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.errors import Unopenable
-from penstock.exact_json import as_json, exactly, parse
+from penstock.base.errors import Unopenable
+from penstock.base.exact_json import as_json, exactly, parse
 from services.hqueue.content import member, opened
 from services.hqueue.seals import Lock, place
 

@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from common.http.answers import Header
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 
 TYPE: Final[Header] = (b"content-type", b"application/problem+json")
 MORE: Final[dict[int, Header]] = {

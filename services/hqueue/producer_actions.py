@@ -5,7 +5,7 @@ from hashlib import sha1
 from typing import Any
 
 from common.http.answers import JSON
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 from services.hqueue.bodies import Backoff, NewTask, Rewind, read
 from services.hqueue.content import content_of, parse
 from services.hqueue.problem import Problem

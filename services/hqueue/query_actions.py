@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 from services.hqueue.bodies import Listing, Look, read_query
 from services.hqueue.outcome import contents_of, status_of
 from services.hqueue.problem import Problem

@@ -2,7 +2,7 @@
 
 from typing import Final, TypeAlias
 
-from penstock.errors import Unopenable
+from penstock.base.errors import Unopenable
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.sealed import VERSION, OwnerKeys, epoch_of
 from services.hqueue.steps import in_task

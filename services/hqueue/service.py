@@ -18,12 +18,12 @@ from common.http.caller import Caller
 from common.http.proxies import Proxies
 from common.http.server import HttpServer, listening_socket
 from common.http.tokens import Tokens
-from penstock.connection import connect
-from penstock.errors import PenstockError, WrongType
-from penstock.keys import Keys
+from penstock.base.errors import PenstockError, WrongType
+from penstock.base.keys import Keys
+from penstock.core.connection import connect
+from penstock.core.transient import is_full
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import master_key
-from penstock.transient import is_full
 from services.hqueue.actions import actions_of
 from services.hqueue.delivering import Delivering
 from services.hqueue.handler import RequestHandler

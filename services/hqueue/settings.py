@@ -11,9 +11,9 @@ from common.http.access import LUA
 from common.http.settings import HttpSettings
 from common.settings.fields import YEAR, Seconds, Secret, Url, Whole, setting
 from common.settings.validation import Rule
-from penstock.acl import Rights
-from penstock.keys import Keys, glob_escaped
-from penstock.shape import Shape
+from penstock.base.keys import Keys, glob_escaped
+from penstock.base.shape import Shape
+from penstock.core.acl import Rights
 
 WEEK = 604_800
 SEALING = Path(penstock.sealing.__file__).parent / "lua"

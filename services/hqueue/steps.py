@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from redis.exceptions import ConnectionError
 
-from penstock.bus.wire import Reply
+from penstock.core.wire import Reply
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from common.http.caller import Caller
-from penstock.bus.wire import Reply
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.script import Script
+from penstock.core.wire import Reply
 from services.hqueue.keys import owner_of, queue_keys
 from services.hqueue.settings import Settings
 from services.hqueue.steps import Step

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from penstock.bus.wire import Reply
+from penstock.core.wire import Reply
 
 
 class Waiter(Reply):

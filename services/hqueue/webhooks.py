@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import httpx
 import structlog
 
-from penstock.encoding import parse_number
+from penstock.base.encoding import parse_number
+from penstock.core.backoff import Backoff
 from penstock.hqueue.http import reason_of
-from penstock.tracking.backoff import Backoff
 from penstock.webhook import ID, SIGNATURE, TIMESTAMP, owner_secret, sign
 
 MAX_IN_FLIGHT: Final = 10

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from common.http.answers import JSON
-from penstock.errors import Unopenable
-from penstock.exact_json import as_json
+from penstock.base.errors import Unopenable
+from penstock.base.exact_json import as_json
 from penstock.hqueue.http import WORKER_PROCESS
 from services.hqueue.bodies import Ack, B, Fetch, Heartbeat, OldAck, OldFetch, read, read_query
 from services.hqueue.content import JSON_KIND, content_of, member, opened, parse

@@ -5,10 +5,10 @@ from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from penstock.atomic import AtomicRead
-from penstock.encoding import encoded
-from penstock.keys import Keys
-from penstock.metrics import parse_metric
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
+from penstock.core.metrics import parse_metric
 from services.hrouter.rule import Rule
 
 if TYPE_CHECKING:

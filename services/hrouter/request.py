@@ -5,7 +5,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from common.http.json import loads
-from penstock.encoding import is_unicode
+from penstock.base.encoding import is_unicode
 
 HEAD: Final = re.compile(
     rb'\{"id": ?"[^"\\]*", ?"replyTo": ?"[^"\\]*", ?"method": ?"[A-Z]+", ?"path": ?"([ !#-\[\]-~]*)"[,}]'

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from penstock.urls import is_url
+from penstock.base.urls import is_url
 from services.hrouter.expressions import beginning_of, compiled, escaped
 from services.hrouter.reading import BadRule, flag, known, names, table, text
 from services.hrouter.response import Response, parse_redirect, parse_response

@@ -14,8 +14,8 @@ from common.settings.roles import In, Pending, PopTimeout, ReplyLists, Role
 from common.settings.validation import ItemProblems
 from common.settings.validation import Rule as Check
 from common.settle import MAX_OUTS
-from penstock.keys import glob_escaped
-from penstock.shape import Shape
+from penstock.base.keys import glob_escaped
+from penstock.base.shape import Shape
 from services.hrouter.breaker import MAX_LISTS, gates_of
 from services.hrouter.coverage import unreachable
 from services.hrouter.expressions import is_slow

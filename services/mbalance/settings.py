@@ -8,7 +8,7 @@ from common.settings.base import PromptSettings
 from common.settings.fields import Name, PopTimeout, Seconds, Whole, setting
 from common.settings.roles import In, Outs, Pending
 from common.settings.validation import Rule
-from penstock.keys import glob_escaped
+from penstock.base.keys import glob_escaped
 
 MAX_OUTS: Final = 1_000
 """Maximum number of lists to choose from, so that a script has room for them and for what belongs to them."""

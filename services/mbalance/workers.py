@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded
-from penstock.keys import Keys, pending_of
-from penstock.script import Script
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys, pending_of
+from penstock.core.script import Script
 from services.mbalance.settings import Settings
 
 MAX_LISTS: Final = 7_000

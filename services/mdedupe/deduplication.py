@@ -6,7 +6,7 @@ from typing import Any, Final
 from common.context import Context
 from common.in_flight import counters
 from common.mover import Mover
-from penstock.script import Script
+from penstock.core.script import Script
 from services.mdedupe.keys import Reader
 from services.mdedupe.settings import Settings
 

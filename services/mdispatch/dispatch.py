@@ -16,13 +16,13 @@ from common.outage import describe
 from common.settings.collisions import different_slots
 from common.settings.redaction import quoted
 from common.transaction import REFUSED
-from penstock.atomic import AtomicWrites
-from penstock.encoding import encoded
-from penstock.raw_connection import Packed
-from penstock.read_size import Sizes, fitting
-from penstock.script import Script
+from penstock.base.encoding import encoded
+from penstock.core.atomic import AtomicWrites
+from penstock.core.raw_connection import Packed
+from penstock.core.read_size import Sizes, fitting
+from penstock.core.script import Script
+from penstock.core.transient import is_of_script
 from penstock.tracking.policy import untaken_check_interval
-from penstock.transient import is_of_script
 from services.mdispatch.answers import reply_rules
 from services.mdispatch.poison import POISON, Claim, PoisonDetector
 from services.mdispatch.request import BadRequest, parse_request, rejection

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.context import Context
-from penstock.atomic import AtomicWrites
-from penstock.encoding import decoded, parse_whole
+from penstock.base.encoding import decoded, parse_whole
+from penstock.core.atomic import AtomicWrites
 from services.mdispatch.request import rejection
 from services.mdispatch.settings import Settings
 

@@ -11,9 +11,9 @@ from common.settings.fields import YEAR, PopTimeout, Seconds, Whole, setting
 from common.settings.roles import Answers, Done, In, Out, Pending, ReplyList, ReplyLists
 from common.settings.validation import Rule
 from common.tracking import LUA
-from penstock.keys import Keys
-from penstock.shape import Shape
-from penstock.tracking.backoff import Backoff
+from penstock.base.keys import Keys
+from penstock.base.shape import Shape
+from penstock.core.backoff import Backoff
 from penstock.tracking.policy import untaken_check_interval
 
 

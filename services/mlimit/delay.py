@@ -9,7 +9,7 @@ from common.context import Context
 from common.in_flight import counters
 from common.settle import Batch
 from common.transaction import REFUSED
-from penstock.script import Script
+from penstock.core.script import Script
 from services.mlimit.limit import LUA, NAP, limit
 from services.mlimit.request import reader
 from services.mlimit.settings import Settings

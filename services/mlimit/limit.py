@@ -6,7 +6,7 @@ from typing import Any, Final
 from common.context import Context
 from common.in_flight import counters
 from common.mover import Moved, Mover
-from penstock.script import Script
+from penstock.core.script import Script
 from services.mlimit.settings import Settings
 
 LUA: Final = Path(__file__).parent / "lua"

@@ -7,7 +7,7 @@ from typing import Final
 from common.context import Context
 from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
-from penstock.script import Script
+from penstock.core.script import Script
 from services.mlimit.limit import LUA, limit
 from services.mlimit.request import Limited, reader, too_many
 from services.mlimit.settings import Settings

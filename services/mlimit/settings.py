@@ -9,7 +9,7 @@ from common.settings.base import PromptSettings
 from common.settings.fields import YEAR, Name, PopTimeout, Seconds, Whole, setting
 from common.settings.roles import In, Out, Pending, ReplyLists
 from common.settings.validation import Rule
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 
 
 def buckets_need_a_namespace(redis_namespace: str | None) -> str | None:

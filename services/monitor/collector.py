@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from common.http.access import BOUNDS, WITHIN
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
 from services.monitor.state import NamespaceState
 
 GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {

@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from common.tracking.completion import Completion, attempt_of
-from penstock.encoding import decoded, encoded
-from penstock.exact_json import exactly, parse
+from penstock.base.encoding import decoded, encoded
+from penstock.base.exact_json import exactly, parse
 from penstock.tracking.correlation import OBJECT, as_xid, is_like_a_number, xid_of, xid_of_digits
 from penstock.tracking.details import seconds_of
 

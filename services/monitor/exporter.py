@@ -16,8 +16,8 @@ from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRe
 from redis.exceptions import RedisError
 
 from common.outage import describe
-from penstock.errors import PenstockError, TooMany, WrongType
-from penstock.listening import bound
+from penstock.base.errors import PenstockError, TooMany, WrongType
+from penstock.base.listening import bound
 from services.monitor.collector import StateCollector
 from services.monitor.state import NamespaceState
 

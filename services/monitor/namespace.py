@@ -6,9 +6,9 @@ from math import inf
 
 from common.context import Context
 from common.tracking.completion import Completions, CompletionSource
-from penstock.encoding import decoded
-from penstock.errors import Stale
-from penstock.keys import Keys
+from penstock.base.encoding import decoded
+from penstock.base.errors import Stale
+from penstock.base.keys import Keys
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import touch
 from services.monitor.done import parse_done

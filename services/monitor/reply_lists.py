@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.context import Context
-from penstock.atomic import AtomicRead
-from penstock.encoding import encoded
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
+from penstock.core.script import Script
 from services.monitor.settings import Settings
 
 _expire: Final = Script.read(Path(__file__).parent / "lua" / "end_answers.lua")

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from common.context import Context
 from common.tracking.completion import Completion, parse_answer
-from penstock.encoding import decoded, encoded
-from penstock.keys import Keys, pending_of
-from penstock.raw_connection import pack
+from penstock.base.encoding import decoded, encoded
+from penstock.base.keys import Keys, pending_of
+from penstock.core.raw_connection import pack
 from penstock.tracking.dead_letters import next_chunk_size
 from penstock.tracking.policy import Policy
 from services.monitor.done import parse_done

@@ -10,7 +10,7 @@ from typing import Final
 
 from common.context import Context
 from common.outage import Outage
-from penstock.connection import connect
+from penstock.core.connection import connect
 from services.monitor.namespace import WatchedNamespace
 from services.monitor.settings import Settings
 from services.monitor.timer import SPARE_SECONDS, Timer

@@ -13,9 +13,9 @@ from common.settings.fields import Name, PopTimeout, Whole, setting
 from common.settings.redaction import quoted
 from common.settings.validation import Rule
 from penstock import tracking
-from penstock.keys import glob_escaped
-from penstock.listening import ALL
-from penstock.shape import Shape
+from penstock.base.keys import glob_escaped
+from penstock.base.listening import ALL
+from penstock.base.shape import Shape
 
 
 def monitors_register(redis_namespace: str | None) -> str | None:

@@ -7,16 +7,16 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, encoded
-from penstock.errors import WrongType
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
+from penstock.core.metrics import parse_metric
+from penstock.core.script import translate_error
 from penstock.inspect import pending
 from penstock.inspect.hazards import DISK_STATES
 from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
-from penstock.keys import Keys
-from penstock.metrics import parse_metric
-from penstock.script import translate_error
 
 METRICS: Final = (
     *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),

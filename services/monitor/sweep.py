@@ -15,13 +15,13 @@ from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from common.wired import FULL_POLL_SECONDS
-from penstock.atomic import AtomicWrites
-from penstock.encoding import decoded, encoded, parse_number, parse_whole
-from penstock.keys import Keys
-from penstock.raw_connection import pack
-from penstock.script import Script
+from penstock.base.encoding import decoded, encoded, parse_number, parse_whole
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicWrites
+from penstock.core.raw_connection import pack
+from penstock.core.script import Script
+from penstock.core.transient import is_of_script
 from penstock.tracking.policy import Policy, untaken_check_interval
-from penstock.transient import is_of_script
 from services.monitor.reports import Reported, Reports
 from services.monitor.settings import Settings
 

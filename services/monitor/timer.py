@@ -6,8 +6,8 @@ from math import inf
 from typing import Any, Final
 
 from common.context import Context
-from penstock.keys import Keys
-from penstock.raw_connection import pack
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import pack
 from services.monitor.settings import Settings
 
 SPARE_SECONDS: Final = 0.001

@@ -6,8 +6,8 @@ from typing import Any, Final
 from common.context import Context
 from common.in_flight import counters
 from common.mover import FULL_SECONDS, Moved, Mover
-from penstock.encoding import decoded
-from penstock.script import Script
+from penstock.base.encoding import decoded
+from penstock.core.script import Script
 from services.mpush.settings import Settings
 
 _move: Final = Script.read(Path(__file__).parent / "lua" / "move.lua")

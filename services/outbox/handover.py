@@ -4,7 +4,7 @@ import asyncio
 import heapq
 from itertools import count
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.outbox import Message
 
 

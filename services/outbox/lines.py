@@ -5,8 +5,8 @@ import binascii
 import json
 from typing import Any, Final
 
-from penstock.encoding import is_unicode
-from penstock.errors import PenstockError
+from penstock.base.encoding import is_unicode
+from penstock.base.errors import PenstockError
 from penstock.outbox import Message
 
 MAX_LINE: Final = 32 * 1024 * 1024

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.outbox import forks
 
 BACKLOG: Final = 128

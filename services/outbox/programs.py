@@ -5,7 +5,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from penstock.log import Log, Seldom
+from penstock.base.log import Log, Seldom
 from penstock.outbox import Outbox
 from services.outbox.handover import Handover, Waiting
 from services.outbox.lines import Lines, Unexpected, handed, number_in, parsed, written

@@ -6,8 +6,8 @@ from asyncio import StreamWriter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import PenstockError
-from penstock.log import Log
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
 from penstock.outbox import DiskFull, Outbox
 from services.outbox.lines import Unexpected, data_in, keys_in, number_in, parsed, source_in, written
 from services.outbox.listening import has_gone

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from common.context import Context
 from common.transaction import REFUSED
+from penstock.core.script import Script
 from penstock.outbox import Message
-from penstock.script import Script
 from services.outbox.settings import Settings
 
 _receive: Final = Script.read(Path(__file__).parent / "lua" / "receive.lua")

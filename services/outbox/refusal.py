@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox import Outbox
 
 NOBODY: Final = "noSubscriber"

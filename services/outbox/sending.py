@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 from common.context import Context
 from common.json_field import object_of, value_at
 from common.settle import METRICS, Batch, digest
-from penstock.atomic import AtomicWrites
-from penstock.encoding import decoded
-from penstock.errors import Refused
+from penstock.base.encoding import decoded
+from penstock.base.errors import Refused
+from penstock.core.atomic import AtomicWrites
+from penstock.core.script import Script
 from penstock.outbox import DiskFull, Outbox
-from penstock.script import Script
 from services.outbox.refusal import NOBODY, refusal
 from services.outbox.settings import Settings
 

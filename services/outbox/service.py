@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from common.context import Context
 from common.open_files import allow_open_files
-from penstock.atomic import AtomicWrites
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
+from penstock.core.atomic import AtomicWrites
 from penstock.outbox import Allowed, Outbox, Security
 from penstock.outbox.store import Store
 from services.outbox.handover import Handover

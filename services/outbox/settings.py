@@ -13,8 +13,8 @@ from common.settings.fields import YEAR, Name, PopTimeout, Seconds, Secret, Whol
 from common.settings.kernel import renewal_is_in_time
 from common.settings.roles import In, Out, Pending
 from common.settings.validation import Rule
-from penstock.acl import Rights
-from penstock.urls import server_url
+from penstock.base.urls import server_url
+from penstock.core.acl import Rights
 
 ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\s]+):(\d{1,5})")
 MIN_SHARED: Final = 16
@@ -261,6 +261,6 @@ class Settings(ServiceSettings):
 @cache
 def _port_in(sandbox: Path, address: str) -> int:
     """Return a free port for ``address``, the same one for all parts of a sandbox."""
-    from penstock.ports import free_port
+    from penstock.base.ports import free_port
 
     return free_port()

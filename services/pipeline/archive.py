@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from redis import Redis
 
-from penstock.errors import Unsuitable
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.errors import Unsuitable
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from penstock.spark.archive import (
     DDL,
     EVENTS,

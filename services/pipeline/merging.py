@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
-from penstock.errors import PenstockError, Unsuitable
+from penstock.base.errors import PenstockError, Unsuitable
 from penstock.spark.archive import (
     ASIDE,
     BEGUN,

@@ -20,9 +20,9 @@ from uuid import uuid4
 
 from redis import Redis
 
-from penstock.encoding import encoded
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from penstock.spark.archive import (
     ASIDE,
     MINUTES,

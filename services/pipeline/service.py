@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as Disconnected
 
 from common.context import Context
-from penstock.errors import PenstockError, QueryFailed
+from penstock.base.errors import PenstockError, QueryFailed
 from penstock.spark.archive import EVENTS, MINUTES, Mounted, mounted
 from penstock.spark.options import connect
 from penstock.spark.reasons import SLOW_PYTHON, reason, reason_of_error, stop
@@ -218,10 +218,10 @@ def _end(query: "StreamingQuery", patience: float) -> None:
 def query_error(error: str, archive: str) -> Exception:
     """Return the reason, in one line, of all that Spark says of a query that failed."""
     lines = [line.strip() for line in error.splitlines()]
-    ours = next((line for line in reversed(lines) if line.startswith(("penstock.errors.", *AWAY))), "")
+    ours = next((line for line in reversed(lines) if line.startswith(("penstock.base.errors.", *AWAY))), "")
     if ours.startswith(AWAY):
         return Disconnected(ours.partition(": ")[2])
-    return _failure(ours.removeprefix("penstock.errors.") or reason(error, archive))
+    return _failure(ours.removeprefix("penstock.base.errors.") or reason(error, archive))
 
 
 def _failure(reason: str) -> Exception:

@@ -10,9 +10,9 @@ from common.settings.base import ServiceSettings
 from common.settings.fields import YEAR, Name, Whole, setting
 from common.settings.kernel import renewal_is_in_time
 from common.settings.validation import Rule
-from penstock.acl import SPARK_COMMANDS
-from penstock.keys import Keys
-from penstock.shape import Shape
+from penstock.base.keys import Keys
+from penstock.base.shape import Shape
+from penstock.core.acl import SPARK_COMMANDS
 from penstock.spark.masking import checked
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import zstandard
 
-from penstock.transfer.protocol import Dead, Outgoing
+from penstock.core.once import Dead, Outgoing
 from services.vpush.settings import Settings
 
 COMPRESSIBLE_PART: Final = 0.99

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.context import Context
-from penstock.script import Script
+from penstock.core.script import Script
 from penstock.transfer.engine import Shipment
 from services.vpush.settings import Settings
 

@@ -10,14 +10,14 @@ from redis.exceptions import ResponseError
 from common.context import Context
 from common.in_flight import counters
 from common.wired import FULL_POLL_SECONDS
-from penstock.atomic import AtomicWrites
-from penstock.encoding import decoded
-from penstock.errors import Refused
-from penstock.read_size import Sizes, fitting
-from penstock.script import Script
+from penstock.base.encoding import decoded
+from penstock.base.errors import Refused
+from penstock.core.atomic import AtomicWrites
+from penstock.core.once import SCRIPT_MESSAGES, Dead, next_messages, settle
+from penstock.core.read_size import Sizes, fitting
+from penstock.core.script import Script
+from penstock.core.transient import is_full
 from penstock.transfer.engine import Shipment
-from penstock.transfer.protocol import SCRIPT_MESSAGES, Dead, next_messages, settle
-from penstock.transient import is_full
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
 

@@ -11,12 +11,12 @@ from common.acl import require_at
 from common.context import Context
 from common.outage import describe
 from common.server import check_server
-from penstock.connection import OTHER_SERVER, connect
-from penstock.errors import Refused, Unsuitable
-from penstock.raw_connection import RawConnection
+from penstock.base.errors import Refused, Unsuitable
+from penstock.core.connection import OTHER_SERVER, connect
+from penstock.core.once import agree, largest_message, refused
+from penstock.core.raw_connection import RawConnection
+from penstock.core.transient import first_of
 from penstock.transfer.engine import Shipment, Transfer
-from penstock.transfer.protocol import agree, largest_message, refused
-from penstock.transient import first_of
 from services.vpush.encoding import Encoder
 from services.vpush.link import Link
 from services.vpush.local_source import LocalSource

@@ -9,9 +9,8 @@ from common.settings.fields import Name, PopTimeout, Seconds, Url, Whole, settin
 from common.settings.kernel import renewal_is_in_time
 from common.settings.roles import In, Pending, Target
 from common.settings.validation import Rule
-from penstock import transfer
-from penstock.keys import glob_escaped
-from penstock.script import LUA
+from penstock.base.keys import glob_escaped
+from penstock.core.script import LUA
 
 
 def one_instance_is_active(ordered: bool) -> str | None:
@@ -47,8 +46,8 @@ class Settings(ServiceSettings):
 
     sends: ClassVar[frozenset[str]] = frozenset({"HSETNX"})
     scripts: ClassVar[tuple[Path, ...]] = (
-        transfer.LUA / "next.lua",
-        transfer.LUA / "settle.lua",
+        LUA / "next.lua",
+        LUA / "settle.lua",
         LUA / "observe.lua",
     )
 
@@ -100,7 +99,7 @@ class Settings(ServiceSettings):
 
     def sends_elsewhere(self) -> frozenset[str]:
         sent = {"MULTI", "EXEC", "DISCARD", "EVAL", "EVALSHA", "INFO", "SCRIPT|LOAD", "CONFIG|GET", "LPUSHX"}
-        scripts = of(transfer.LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
+        scripts = of(LUA / f"{verb}.lua" for verb in ("arrive", "meet"))
         return scripts | frozenset({*sent, "CLIENT|SETNAME", "RENAMENX", "RPOP", "RPUSH"})
 
     def metrics(self) -> tuple[str, ...]:

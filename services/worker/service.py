@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from common.context import Context
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log, describe
 from penstock.jobs import Consumer, Jobs
 from penstock.jobs.ledger import Ledger
-from penstock.log import Log, describe
 from services.worker.processes import note_ready, parent_has_gone
 from services.worker.settings import Settings
 

@@ -9,10 +9,10 @@ import penstock.jobs
 from common.settings.base import ServiceSettings
 from common.settings.fields import Name, Seconds, Url, Whole, setting
 from common.settings.validation import Rule
-from penstock.acl import Rights
+from penstock.base.keys import glob_escaped
+from penstock.base.shape import Shape
+from penstock.core.acl import Rights
 from penstock.jobs.keys import PREFIX, JobKeys
-from penstock.keys import glob_escaped
-from penstock.shape import Shape
 
 LUA = Path(penstock.jobs.__file__).parent / "lua"
 

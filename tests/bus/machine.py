@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis.asyncio import Redis
 
+from penstock.base.errors import Fenced, Full, Gone, Occupied
 from penstock.bus import Bus, Consumption, Message, Queue
-from penstock.errors import Fenced, Full, Gone, Occupied
 from tests.bus.model import Client, Consuming, Pair, Stored
 from tests.support.harness import PATIENCE, eventually
 

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.bus import Bus, Queue
-from penstock.bus.instance import Instance
 from penstock.bus.move import Mover, Step
-from penstock.script import Script
+from penstock.core.instance import Instance
+from penstock.core.script import Script
 
 
 async def filled(bus: Bus, name: str, many: int, server: int = 0, **options: Any) -> Queue:

@@ -7,8 +7,8 @@ from typing import Any
 
 import structlog
 
+from penstock.base.errors import PenstockError
 from penstock.bus import Bus
-from penstock.errors import PenstockError
 from tests.bus.node import LONGEST_LINE
 from tests.bus.peer_roles import ROLES, Take, run
 

@@ -10,10 +10,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
+from penstock.base.errors import Full, RequestFailed, RequestTimeout
 from penstock.bus import Bus, Channel, Message, Persistable, PubSub, Queue, Request, Service
 from penstock.bus.events import Emitter
 from penstock.bus.mode import from_busmq
-from penstock.errors import Full, RequestFailed, RequestTimeout
 
 Out = Callable[..., None]
 Take = Callable[[str], Awaitable[object]]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unavailable, WrongCall
 from penstock.bus import Bus, Request
-from penstock.errors import Unavailable, WrongCall
 from tests.bus.given import attached, heard, keep_alive, take
 from tests.support.harness import eventually
 

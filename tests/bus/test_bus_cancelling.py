@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unavailable, WrongCall
 from penstock.bus import Bus, Queue
-from penstock.errors import Unavailable, WrongCall
+from penstock.bus.waker import wakers_of
 from tests.bus.given import attached, take
 from tests.support.harness import eventually
 
@@ -69,7 +70,7 @@ async def test_a_loop_cancelled_at_each_point_loses_nothing(
         else:  # those that were handed out and not acknowledged come again
             assert [*dict.fromkeys(taken)] == sent
     assert await producer.count() == (len(sent) if mode == "read" else 0)
-    assert not queue.instance.wakers
+    assert not wakers_of(queue.instance)
     assert not await redis.exists(queue.lease)
     await eventually(lambda: nobody_listens(redis, queue.available))
 

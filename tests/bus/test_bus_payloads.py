@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import PenstockError, WrongCall, WrongType
 from penstock.bus import Bus, Request
-from penstock.errors import PenstockError, WrongCall, WrongType
 from tests.bus.given import attached, heard, keep_alive, take
 from tests.support.harness import eventually
 

@@ -12,7 +12,7 @@ from typing import Any, assert_type
 import pytest
 from redis import Redis
 
-from penstock.errors import Full, RequestFailed, WrongCall
+from penstock.base.errors import Full, RequestFailed, WrongCall
 from penstock.sync import Bus, Queue
 from penstock.sync.bus import Message
 from tests.support.harness import PATIENCE, until

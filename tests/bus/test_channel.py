@@ -6,8 +6,8 @@ import itertools
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Gone, WrongType
 from penstock.bus import Bus
-from penstock.errors import Gone, WrongType
 from tests.bus.given import attached, heard
 from tests.support.harness import eventually
 

@@ -9,8 +9,8 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Fenced, Full, Gone, Occupied, WrongCall
 from penstock.bus import Bus, Message
-from penstock.errors import Fenced, Full, Gone, Occupied, WrongCall
 from tests.bus.given import attached, calls, heard, keep_alive, settled, take
 from tests.support.harness import eventually
 

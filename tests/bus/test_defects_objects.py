@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import WrongCall
 from penstock.bus import Bus, Message
-from penstock.errors import WrongCall
 from tests.bus.given import attached, heard, settled
 from tests.support.harness import eventually
 

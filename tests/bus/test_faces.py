@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
+from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall
 from penstock.bus import Bus
 from penstock.bus.federation.frames import AGAIN, METHODS
-from penstock.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall
 from services.gateway.access import Access
 from services.gateway.listener import Listener
 from services.gateway.served import Served

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Full, Gone, WrongCall
 from penstock.bus import Bus, Message
-from penstock.errors import Full, Gone, WrongCall
 from tests.bus.given import take
 from tests.bus.sites import Site
 from tests.support.harness import eventually

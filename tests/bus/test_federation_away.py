@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from websockets.asyncio.server import ServerConnection, serve
 
+from penstock.base.errors import Unavailable, Unconfirmed, WrongCall
 from penstock.bus import Bus
 from penstock.bus.federation.frames import HEADER
-from penstock.errors import Unavailable, Unconfirmed, WrongCall
 from tests.bus.gateway import SECRET, serving, url_of
 from tests.support.harness import PATIENCE, eventually
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unauthorized, Unconfirmed
 from penstock.bus import Bus, Queue
 from penstock.bus.federation import FederatedChannel, FederatedQueue
 from penstock.bus.federation.frames import call_line
-from penstock.errors import Unauthorized, Unconfirmed
 from penstock.testing.server import EmbeddedServer
 from services.gateway.listener import Listener
 from tests.bus.gateway import SECRET, ends, serving, url_of

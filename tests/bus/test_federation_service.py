@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import RequestFailed, RequestTimeout, Unauthorized, WrongCall
 from penstock.bus import Bus, Request
-from penstock.errors import RequestFailed, RequestTimeout, Unauthorized, WrongCall
 from tests.bus.gateway import SECRET, ends, serving, url_of
 from tests.bus.sites import Site
 from tests.support.harness import eventually

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import PenstockError, WrongCall, WrongType
 from penstock.bus import Bus
-from penstock.errors import PenstockError, WrongCall, WrongType
-from penstock.pace import Pace
+from penstock.core.pace import Pace
 from tests.bus.given import attached, settled, take
 from tests.support.harness import eventually
 

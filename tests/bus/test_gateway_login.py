@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from penstock.base.errors import SettingsError, Unauthorized
 from penstock.bus import Bus
 from penstock.bus.federation.frames import SUBPROTOCOL
-from penstock.errors import SettingsError, Unauthorized
 from services.gateway.access import Access
 from services.gateway.listener import Listener
 from services.gateway.login import WRONG_SECRET

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from penstock.base.errors import Unavailable
 from penstock.bus import Bus
 from penstock.bus.keys import metadata_key
-from penstock.errors import Unavailable
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached
 from tests.support.harness import eventually

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.base.errors import Unavailable
 from penstock.bus import Bus
-from penstock.errors import Unavailable
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached, lose_patience
 from tests.support.harness import PATIENCE

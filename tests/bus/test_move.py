@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Occupied, PenstockError
 from penstock.bus import Bus, Placement
 from penstock.bus.move import Mover, Step
 from penstock.bus.placement import INDEX
-from penstock.errors import Occupied, PenstockError
 from tests.bus.moving import Killable, Killed, filled, left_behind, move, state, under_load
 from tests.support.commandline import penstock
 

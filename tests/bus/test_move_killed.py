@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unavailable
 from penstock.bus import Bus
-from penstock.bus.instance import Instance
 from penstock.bus.move import Mover, Step
-from penstock.errors import Unavailable
-from penstock.script import Script
+from penstock.core.instance import Instance
+from penstock.core.script import Script
 from tests.bus.moving import Killable, Killed, filled, interrupted, left_behind, move, state, under_load
 from tests.support.harness import PATIENCE
 

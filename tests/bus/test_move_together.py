@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Fenced, Gone, Occupied
 from penstock.bus import Bus
-from penstock.bus.instance import Instance
 from penstock.bus.move import Mover, Step
 from penstock.bus.move.lease import MOVER
 from penstock.bus.scripts import ADOPT, RECEIVE, TAKE_OVER
-from penstock.errors import Fenced, Gone, Occupied
-from penstock.script import Script
+from penstock.core.instance import Instance
+from penstock.core.script import Script
 from tests.bus.moving import Killable, Killed, filled, left_behind, move, state, under_load
 from tests.support.commandline import penstock
 from tests.support.harness import PATIENCE, eventually

@@ -13,11 +13,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from penstock import sync
+from penstock.base.errors import Full, Gone, RequestTimeout, Unavailable, Unconfirmed, WrongCall
 from penstock.bus import Bus, fallback
-from penstock.errors import Full, Gone, RequestTimeout, Unavailable, Unconfirmed, WrongCall
+from penstock.core.once import SMALLEST_LIMIT
 from penstock.outbox import DiskFull, Outbox, listing
 from penstock.testing.server import EmbeddedServer
-from penstock.transfer.protocol import SMALLEST_LIMIT
 from tests.bus.given import lose_patience
 from tests.bus.moving import move
 from tests.bus.node import node

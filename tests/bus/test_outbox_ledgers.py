@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.errors import WrongCall
 from penstock.bus import Bus
-from penstock.errors import WrongCall
 from penstock.outbox import Outbox
 from penstock.testing.server import EmbeddedServer
 from tests.bus.outboxes import attached, content, delivered, push

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr, model_validator
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unreadable, WrongCall, WrongType
 from penstock.bus import Bus
-from penstock.errors import Unreadable, WrongCall, WrongType
 from tests.bus.given import calls
 from tests.support.harness import eventually
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unconfirmed, WrongCall
 from penstock.bus import Bus
-from penstock.errors import Unconfirmed, WrongCall
 from tests.bus.given import blocked, heard, replies_lost
 from tests.support.harness import eventually
 

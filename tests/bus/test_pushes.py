@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Full, WrongCall
 from penstock.bus import Bus, Queue
-from penstock.errors import Full, WrongCall
 from tests.bus.given import attached, take
 from tests.support.harness import eventually
 

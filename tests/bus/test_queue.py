@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Full, Gone, Occupied, WrongCall, WrongType
 from penstock.bus import Bus, Queue
-from penstock.errors import Full, Gone, Occupied, WrongCall, WrongType
 from tests.bus.given import attached, keep_alive, take
 from tests.support.harness import eventually
 

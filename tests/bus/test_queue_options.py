@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Gone, WrongCall
 from penstock.bus import Bus, Message, Queue
-from penstock.errors import Gone, WrongCall
 from tests.bus.given import attached, calls, heard, settled, take
 from tests.support.harness import eventually
 

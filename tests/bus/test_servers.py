@@ -9,8 +9,8 @@ import pytest
 import redis as sync
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unauthorized, Unavailable
 from penstock.bus import Bus
-from penstock.errors import Unauthorized, Unavailable
 from penstock.testing.proxy import Proxy
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached, heard, lose_patience, take
@@ -210,7 +210,7 @@ async def test_BQ_06_what_is_pushed_while_the_server_is_away_arrives_in_order(pa
 async def test_BQ_D27_pushes_that_wait_are_bounded(
     pair: list[EmbeddedServer], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.bus.instance.MAX_SILENCE", 3_600)  # a server that is stopped is not left
+    monkeypatch.setattr("penstock.core.instance.MAX_SILENCE", 3_600)  # a server that is stopped is not left
     async with Bus(pair[0].url, patience=60, buffer=10) as bus:
         queue = await attached(bus)
         if how == "down":

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.encoding import decoded
+from penstock.base.errors import RequestFailed, RequestTimeout, Unavailable, WrongCall, WrongType
 from penstock.bus import Bus, Request
-from penstock.encoding import decoded
-from penstock.errors import RequestFailed, RequestTimeout, Unavailable, WrongCall, WrongType
 from tests.bus.given import attached, heard, provider, requester
 from tests.support.harness import PATIENCE, eventually
 

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from penstock.bus import Bus
 from penstock.bus.scripts import POP, READ
-from penstock.script import Script
+from penstock.core.script import Script
 from tests.bus.given import attached, calls
 
 MODES = {"take": {}, "reliable": {"reliable": True}, "read": {"remove": False}}

@@ -9,7 +9,7 @@ from typing import assert_type
 import pytest
 from redis import Redis
 
-from penstock.errors import Unauthorized
+from penstock.base.errors import Unauthorized
 from penstock.sync import Bus
 from penstock.sync.bus import FederatedQueue, FederatedService, Message
 from tests.bus.gateway import SECRET, serving, url_of

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unconfirmed
 from penstock.bus import Bus
-from penstock.errors import Unconfirmed
+from penstock.bus.waker import wakers_of
 from tests.bus.given import attached, blocked, replies_lost, take
 from tests.support.harness import eventually
 
@@ -45,7 +46,7 @@ async def test_messages_are_taken_after_the_reply_of_a_call_for_them_was_lost(
     if mode:
         await queue.ack(1)
     async with replies_lost(redis):
-        queue.instance.wakers[queue.available].ring()
+        wakers_of(queue.instance)[queue.available].ring()
         await eventually(lambda: blocked(redis))
         stopping = asyncio.create_task(queue.stop() if stopped else asyncio.sleep(0))
         await asyncio.sleep(0)
@@ -76,7 +77,7 @@ async def test_what_is_taken_after_stop_was_called_goes_back(bus: Bus, redis: "R
     await eventually(lambda: taken)
     await redis.rpush("bus:queue:foo:messages", "2", "b")
     await redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-    queue.instance.wakers[queue.available].ring()
+    wakers_of(queue.instance)[queue.available].ring()
     await eventually(lambda: blocked(redis))
     stopping = asyncio.create_task(queue.stop())
     await asyncio.sleep(0)

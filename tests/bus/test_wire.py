@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from penstock.bus.wire import MUCH, Reply, Wire
-from penstock.raw_connection import pack
+from penstock.core.raw_connection import pack
+from penstock.core.wire import MUCH, Reply, Wire
 from tests.support.harness import until
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.support.commandline import Result, penstock
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.support.commandline import Result, _run_in_process
 from tests.support.harness import Service, eventually
 

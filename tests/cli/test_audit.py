@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.cli.given import settle
 from tests.support.commandline import AWKWARD, Result, penstock, running
 from tests.support.harness import PATIENCE, Service

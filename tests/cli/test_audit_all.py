@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.cli.given import settle
 from tests.support.commandline import ROOT, penstock, running

@@ -2,8 +2,8 @@
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded
-from penstock.tokens import add_token
+from penstock.base.encoding import decoded
+from penstock.core.tokens import add_token
 from tests.support.commandline import penstock
 from tests.support.membership import register
 from tests.support.tracked import KEYS, bury, in_flight, letter, policy

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from penstock.base.errors import NoArchive
 from penstock.cli._archive import require_archive
-from penstock.errors import NoArchive
 from penstock.spark import delta, files
 from penstock.spark.archive import Batches
 from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim

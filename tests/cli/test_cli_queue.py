@@ -14,9 +14,9 @@ import pytest
 from redis.asyncio import Redis
 from typer.testing import CliRunner
 
+from penstock.base.keys import Keys
 from penstock.cli import app
-from penstock.keys import Keys
-from penstock.tokens import add_token
+from penstock.core.tokens import add_token
 from tests.http.queue_service import NAMESPACE, QueueService, new_name, queue_service
 from tests.support.commandline import ROOT, Result
 

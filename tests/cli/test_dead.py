@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.tracking.dead_letters import LetterFilter, newest_first
 from tests.cli.given import rows
 from tests.support.commandline import AWKWARD, penstock

@@ -5,7 +5,7 @@ import re
 import pytest
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.tracking.record import UNTAKEN
 from tests.cli.given import explained, facts
 from tests.support.clock import Span

@@ -10,11 +10,11 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
-from penstock.acl import READ_COMMANDS
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
+from penstock.core.acl import READ_COMMANDS
+from penstock.core.backoff import Backoff
 from penstock.jobs import Attempt, Consumer, Jobs
 from penstock.testing.server import EmbeddedServer
-from penstock.tracking.backoff import Backoff
 from tests.cli.given import cells
 from tests.support.commandline import AWKWARD, Result, penstock
 from tests.support.harness import PATIENCE, eventually

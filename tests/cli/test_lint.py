@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Problem, SettingsError
-from penstock.installed import services
+from penstock.base.errors import Problem, SettingsError
+from penstock.base.installed import services
 from tests.support.commandline import ROOT, penstock
 
 GOOD = "redisNamespace: demo\nin: work\npending: work:pending\nout: [a, b]\n"
@@ -43,7 +43,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         EntryPoint("misnamed", "tests.cli.test_lint:Fan", "penstock.services"),
         EntryPoint("broken", "no.such.module:Settings", "penstock.services"),
     ]
-    monkeypatch.setattr("penstock.installed.entry_points", lambda group: entries)
+    monkeypatch.setattr("penstock.base.installed.entry_points", lambda group: entries)
     services.cache_clear()
     yield
     services.cache_clear()

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from redis.asyncio import Redis
 
-from penstock.shape import shape_json
+from penstock.base.shape import shape_json
 from tests.support.commandline import AWKWARD, ROOT, penstock
 from tests.support.given import made
 from tests.support.lint_cases import FINE, HOPS, compose

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from penstock.errors import Forgotten
+from penstock.base.errors import Forgotten
 from penstock.sealing.master import FileKey
 from penstock.sealing.sealed import epoch_of
 from penstock.webhook import owner_secret

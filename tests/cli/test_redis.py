@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from penstock.redis_replies import Failure, Reply, Status, format_raw, format_typed, quoted, send_command
+from penstock.inspect.redis_replies import Failure, Reply, Status, format_raw, format_typed, quoted, send_command
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
 from tests.support.harness import PATIENCE, eventually

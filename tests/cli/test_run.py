@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock import __version__, launch
+from penstock import __version__
+from penstock.base import launch
+from penstock.base.errors import PenstockError
 from penstock.composition.files import read
-from penstock.errors import PenstockError
 from tests.support.commandline import ROOT, penstock
 from tests.support.harness import until
 

@@ -3,8 +3,8 @@
 import pytest
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
-from penstock.tokens import RIGHTS
+from penstock.base.keys import Keys
+from penstock.core.tokens import RIGHTS
 from services.himporter.service import RIGHT
 from services.hqueue.request import RIGHTS as OF_TASKS
 from tests.support.commandline import penstock

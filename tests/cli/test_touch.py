@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.errors import WrongType
-from penstock.keys import Keys
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
 from penstock.tracking.record import touch
 from tests.support.clock import Span
 from tests.support.commandline import AWKWARD, penstock

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
-from penstock.shape import shape_json
+from penstock.base.keys import Keys
+from penstock.base.shape import shape_json
 from services.gateway.settings import Settings
 from tests.support.commandline import penstock
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import redis as sync
 
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
 
 READ: Final = {
     "string": lambda redis, key: redis.get(key),

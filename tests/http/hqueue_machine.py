@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from common.http.caller import Caller
-from penstock.bus.wire import Reply
-from penstock.encoding import decoded
-from penstock.keys import Keys
-from penstock.script import Script, translate_error
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys
+from penstock.core.script import Script, translate_error
+from penstock.core.wire import Reply
 from services.hqueue.keys import PARTS
 from services.hqueue.settings import Settings
 from services.hqueue.store import Ended, New, Store

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import Service, until
 

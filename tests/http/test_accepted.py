@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 from tests.http.clients import Answer, Client
 from tests.http.importing import KEYS, OUT, Importing, importing
 

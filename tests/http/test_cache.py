@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from common.http.json import loads
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 from services.himporter.page import Page
 from tests.http.clients import Answer, Client
 from tests.http.importing import KEYS, OUT, Importing, importing

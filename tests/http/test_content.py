@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.exact_json import as_json, parse_whole
+from penstock.base.exact_json import as_json, parse_whole
 from penstock.hqueue import values
 from penstock.jobs.job import packed_value
 from services.hqueue.bodies import Ack, Heartbeat, NewTask, read

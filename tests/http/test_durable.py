@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.connection import cancellable
+from penstock.core.connection import cancellable
 from penstock.testing.server import EmbeddedServer
 from tests.http.clients import Client
 from tests.http.importing import KEYS, OUT, Importing, importing

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from common.http.answers import head
 from common.http.message import answer_of, body_fields, parse, request_message
-from penstock.connection import cancellable
+from penstock.core.connection import cancellable
 from tests.http.clients import Answer, Client, serving
 from tests.http.importing import Importing, importing
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 import redis as sync
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.http.queue_service import NAMESPACE, QueueService, new_name, queue_service
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from common.http.tokens import Tokens
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from services.hqueue.handler import RequestHandler
 from services.hqueue.request import Request, Response
 from services.hqueue.settings import Settings

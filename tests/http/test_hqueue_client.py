@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import RequestTimeout, WrongCall
+from penstock.base.errors import RequestTimeout, WrongCall
+from penstock.core.tokens import add_token
 from penstock.hqueue import LeaseLost, NewTask, NoTask, Queue, Queues, TaskExpired, TaskFailed
-from penstock.tokens import add_token
 from tests.http.queue_answers import Hanging, Losing
 from tests.http.queue_service import QueueService, new_name, queue_service
 
@@ -535,7 +535,7 @@ async def test_a_killed_service_is_waited_for_and_no_task_is_lost(tmp_path: Any)
 async def test_a_token_has_an_owner_whose_queues_are_its_own(tmp_path: Any) -> None:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from tests.http.queue_service import NAMESPACE
 
     with queue_service(tmp_path / "log", tokens=True) as service:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, Unreadable, WrongCall
+from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, Unreadable, WrongCall
 from penstock.hqueue import AnswerError, LeaseLost, NewTask, NotAllowed, Queues, TaskExpired, TaskFailed
 from penstock.hqueue.queue import made_up
 from penstock.hqueue.worker import _process

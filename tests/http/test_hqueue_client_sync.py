@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.hqueue import NewTask, TaskFailed
 from penstock.sync import Queues
 from tests.http.queue_service import QueueService, new_name, queue_service

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis as sync
 
-from penstock.keys import Keys
-from penstock.ports import free_port
+from penstock.base.keys import Keys
+from penstock.base.ports import free_port
 from tests.http.queue_service import LATE, Queue, QueueService, client, queue_service
 from tests.support.harness import until
 

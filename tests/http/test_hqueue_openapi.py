@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import TypeAdapter
 
-from penstock.exact_json import as_json
+from penstock.base.exact_json import as_json
 from services.hqueue.bodies import Base64, NewTask, read
 from services.hqueue.handler import RequestHandler
 from services.hqueue.openapi import document

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import redis as sync
 
-from penstock.encoding import decoded
-from penstock.keys import Keys
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys
 from services.hqueue.settings import Settings
 from services.hqueue.store import New, Store
 from tests.http.contents import contents

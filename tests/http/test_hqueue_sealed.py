@@ -17,7 +17,7 @@ import pytest
 import redis as sync
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import FileKey
 from penstock.testing.server import EmbeddedServer

@@ -7,7 +7,7 @@ import httpx
 import pytest
 import redis as sync
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.http.queue_service import QueueService, queue_service
 from tests.support.harness import until
 

@@ -6,7 +6,7 @@ from common.http import json
 from common.http.answers import end_to_end, is_name, is_value
 from common.http.message import answer_of
 from common.http.proxies import Proxies
-from penstock import exact_json
+from penstock.base import exact_json
 
 FOR = b"x-forwarded-for"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded, decoded_fields
-from penstock.exact_json import as_json
-from penstock.transient import is_full
+from penstock.base.encoding import decoded, decoded_fields
+from penstock.base.exact_json import as_json
+from penstock.core.transient import is_full
 from tests.http.importing import KEYS, OUT, Importing, importing
 from tests.support.harness import PATIENCE, eventually
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.bus.wire import Reply
-from penstock.connection import cancellable
+from penstock.core.connection import cancellable
+from penstock.core.transient import passes
+from penstock.core.wire import Reply
 from penstock.testing.server import EmbeddedServer
-from penstock.transient import passes
 from tests.http.importing import KEYS, OUT, Importing, importing
 from tests.support.harness import PATIENCE, eventually
 

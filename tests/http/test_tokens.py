@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from common.http import tokens as module
-from penstock.tokens import add_token, digest_of, read_tokens, revoke_token
+from penstock.core.tokens import add_token, digest_of, read_tokens, revoke_token
 from tests.http.clients import Answer
 from tests.http.importing import KEYS, OUT, Importing, importing
 from tests.support.commandline import penstock

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
+from penstock.core.backoff import Backoff
 from penstock.jobs import Attempt, Consumer, Jobs, tender, watchdog, worker
-from penstock.tracking.backoff import Backoff
 from tests.support.harness import PATIENCE
 
 AT_ONCE: Final = Backoff((0.01,), 0, 0)

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
+from penstock.core.script import Script
 from penstock.jobs.cancelling import _cancel
 from penstock.jobs.keys import JobKeys
 from penstock.jobs.outgoing import _send
 from penstock.jobs.reader import _renew
 from penstock.jobs.settler import _settle, _trim
 from penstock.jobs.tender import _tend
-from penstock.script import Script
 
 KEYS: Final = JobKeys("p")
 GROUPS: Final = ("g", "h")

@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
+from penstock.core.backoff import Backoff
 from penstock.jobs import Attempt, Consumer, Final, Jobs
-from penstock.tracking.backoff import Backoff
 
 GROUPS = ("g", "h")
 CLAIM_AFTER = 0.5

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from penstock.base.keys import Keys
 from penstock.jobs import Attempt, Jobs, ledger, reader, settler, tender
-from penstock.keys import Keys
 from tests.jobs.given import (
     Gauge,
     Held,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.core.backoff import Backoff
 from penstock.jobs import Attempt, Consumer, Final, Jobs, PauseTimeout
-from penstock.tracking.backoff import Backoff
 from tests.jobs.given import Gauge, Held, completed, consumer, dead, kept, pending, send, working
 from tests.support.harness import PATIENCE, eventually, until
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.jobs import DISTRIBUTED, Attempt, Jobs, Limit
 from tests.jobs.given import consumer, working
 from tests.support.harness import PATIENCE, eventually

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from penstock.errors import Unreadable, WrongCall, WrongType
+from penstock.base.errors import Unreadable, WrongCall, WrongType
 from penstock.jobs import Attempt, Jobs
 from penstock.jobs.reader import MAX_VALUE_BYTES
 from tests.jobs.given import consumer, working

@@ -12,11 +12,11 @@ from typing import Any, assert_type
 import pytest
 from redis import Redis
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.core.backoff import Backoff
 from penstock.jobs import DeadJob, FinishTimeout, PauseTimeout, ProcessJob, Rejected
 from penstock.sync import Consumer, Jobs
 from penstock.sync.jobs import Attempt, Producer
-from penstock.tracking.backoff import Backoff
 from tests.support.harness import PATIENCE, ROOT, until
 
 AT_ONCE = Backoff((), 0, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.errors import PenstockError, Unavailable, WrongType
+from penstock.base.errors import PenstockError, Unavailable, WrongType
 from penstock.jobs import DISTRIBUTED, Attempt, Jobs, reader, settler
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, renew_every, send, working

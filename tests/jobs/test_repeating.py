@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from penstock import sync
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.jobs import Attempt, Jobs, repeating
 from penstock.jobs.repeating import Repeats
 from tests.jobs.given import consumer, look_every, working

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.jobs import Jobs
 from penstock.jobs.routing import Routes, crc16
 

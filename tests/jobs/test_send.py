@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Unavailable, WrongCall
+from penstock.base.errors import Unavailable, WrongCall
 from penstock.jobs import Attempt, FinishTimeout, Jobs, Rejected
 from tests.jobs.given import Held, consumer, kept, working
 from tests.support.harness import PATIENCE, eventually

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.jobs import Attempt, Jobs, repeating
 from penstock.jobs.errors import MAX_MESSAGE, as_error
 from penstock.jobs.settler import MAX_BYTES, Outcomes

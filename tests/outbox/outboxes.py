@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.core.backoff import Backoff
 from penstock.outbox import Message, Outbox, listing
 from penstock.outbox.ids import new_id
 from penstock.outbox.store import Copy, Published, Store
-from penstock.tracking.backoff import Backoff
 from tests.support.harness import eventually
 
 SOON = Backoff([0.02])

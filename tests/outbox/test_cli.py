@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from penstock.base.ports import free_port
 from penstock.outbox import listing
 from penstock.outbox.ids import as_text
 from penstock.outbox.lock import Lock
 from penstock.outbox.store import Arrived, Copy, Failed, Published, Store
-from penstock.ports import free_port
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
 from tests.support.commandline import ROOT, Result, penstock
 from tests.support.harness import eventually

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from penstock import sync
-from penstock.errors import Unconfirmed, WrongCall
+from penstock.base.errors import Unconfirmed, WrongCall
 from penstock.lists import Lists
 from penstock.outbox import DiskFull, Outbox, listing
 from penstock.testing.server import EmbeddedServer

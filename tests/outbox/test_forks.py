@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.ports import free_port
 from penstock.outbox import Locked
 from penstock.outbox.lock import Lock
-from penstock.ports import free_port
 from tests.outbox.outboxes import Got, outbox, subscribed
 
 PARENT = """

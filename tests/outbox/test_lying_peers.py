@@ -10,7 +10,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.outbox import Outbox, Security, inbox
 from penstock.outbox.commands import REMOVE, SUBSCRIBE, UNSUBSCRIBE
 from penstock.outbox.frames import HEADER, Kind, acknowledged_in, acknowledgements, frame, frame_of, messages_in

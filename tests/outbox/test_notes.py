@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.base.ports import free_port
 from penstock.outbox import DiskFull, Security
 from penstock.outbox.store import Store
-from penstock.ports import free_port
 from tests.outbox.outboxes import Got, outbox, stored, subscribed
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.ports import free_port
 from penstock.outbox.store import Store
-from penstock.ports import free_port
 from tests.outbox.machine import KEY, Machine, body_of
 from tests.outbox.outboxes import outbox, outgoing, stored, subscribed, texts
 from tests.support.harness import ROOT, rounds, until

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
+from penstock.base.ports import free_port
 from penstock.outbox import Allowed, Locked, Message, Outbox, Subscriptions
 from penstock.outbox import lock as locks
 from penstock.outbox.commands import SUBSCRIBE, UNSUBSCRIBE
@@ -27,7 +28,6 @@ from penstock.outbox.store import Store, Waiting
 from penstock.outbox.upcoming import Upcoming
 from penstock.outbox.wire import Identity, Peer, Security, connect
 from penstock.outbox.wire import MessageFrame as WireMessage
-from penstock.ports import free_port
 from tests.outbox.outboxes import (
     LATER,
     Got,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from penstock.base.ports import free_port
 from penstock.outbox import Outbox
-from penstock.ports import free_port
 from services.outbox.lines import MAX_LINE
 from services.outbox.listening import CannotListen
 from services.outbox.service import CannotOpen, Site

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.accounting.audit import Audit, audit
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.support.commandline import penstock
 from tests.support.harness import Service, eventually
 

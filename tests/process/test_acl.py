@@ -12,9 +12,9 @@ import pytest
 import yaml
 from redis import Redis
 
-from penstock.acl import COMMANDS, METRICS_COMMANDS, SPARK_COMMANDS, script_commands
+from penstock.base.installed import services
 from penstock.cli.acl import _parts
-from penstock.installed import services
+from penstock.core.acl import COMMANDS, METRICS_COMMANDS, SPARK_COMMANDS, script_commands
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
 from tests.support.harness import ROOT, Service, until

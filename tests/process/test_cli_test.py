@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from penstock.testing.spec.files import find, read_all
 from tests.support.commandline import ROOT, ended, penstock, running
 from tests.support.harness import eventually

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.base.errors import PenstockError, SettingsError
 from penstock.composition.procfile import ProcessGroup
-from penstock.errors import PenstockError, SettingsError
 from tests.support.commandline import ended, penstock, running
 
 WAITS = "python -c 'import time; print(\"ready\", flush=True); time.sleep(60)'"

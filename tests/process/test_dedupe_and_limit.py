@@ -13,7 +13,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from penstock.accounting.audit import audit
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mdedupe import settings as mdedupe
 from services.mlimit import settings as mlimit

@@ -22,7 +22,7 @@ from compose.edge.site import Result, Site
 from compose.ending import Ending
 from compose.outcome import Outcome
 from penstock.accounting.audit import Audit
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from tests.support.demos import ROOT, demonstrate
 from tests.support.harness import eventually, until
 from tests.support.shell import Shell

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Unauthorized, Unconfirmed
 from penstock.bus import Bus
-from penstock.errors import Unauthorized, Unconfirmed
 from services.gateway.settings import Settings
 from tests.support.federated import SECRET, far
 from tests.support.harness import Service, eventually, rounds

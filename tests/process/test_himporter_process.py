@@ -11,7 +11,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from services.himporter.settings import Settings
 from tests.support.commandline import penstock
 from tests.support.harness import until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.support.harness import Service, until
 from tests.support.importers import write_rules
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 from redis import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mbalance.settings import Settings
 from tests.support.commandline import penstock

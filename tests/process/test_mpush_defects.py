@@ -20,8 +20,8 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from common.registry import Presence
-from penstock.encoding import decoded
-from penstock.metrics import observe
+from penstock.base.encoding import decoded
+from penstock.core.metrics import observe
 from penstock.testing.server import EmbeddedServer
 from tests.support.given import one
 from tests.support.harness import ROOT, Service, until

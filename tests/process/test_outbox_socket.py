@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pytest
 
+from penstock.base.ports import free_port
 from penstock.outbox.store import Counts, Store
-from penstock.ports import free_port
 from tests.support.harness import ROUNDS, Service, until
 
 PUBLISH: Final = """

@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as Unanswered
 from structlog.testing import capture_logs
 
 from common.outage import Outage
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import ROOT, Service, until
 

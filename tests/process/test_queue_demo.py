@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compose.queue.scan import scan
-from penstock.connection import connect
+from penstock.core.connection import connect
 from penstock.testing.server import EmbeddedServer
 from tests.support.demos import ROOT, demonstrate
 

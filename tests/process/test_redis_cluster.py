@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
+from penstock.base.ports import BUS_OFFSET, free_port
 from penstock.lists import Lists
-from penstock.ports import BUS_OFFSET, free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
 from tests.support.harness import Service, until

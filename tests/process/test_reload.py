@@ -17,10 +17,10 @@ import yaml
 from redis import Redis
 
 from common.settings.base import ServiceSettings
-from penstock.errors import SettingsError
-from penstock.keys import Keys
-from penstock.ports import free_port
-from penstock.shape import property_of
+from penstock.base.errors import SettingsError
+from penstock.base.keys import Keys
+from penstock.base.ports import free_port
+from penstock.base.shape import property_of
 from penstock.testing.server import EmbeddedServer
 from services.mdispatch import settings as mdispatch
 from services.monitor import settings as monitor

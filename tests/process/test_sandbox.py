@@ -10,9 +10,9 @@ import httpx
 import psutil
 import pytest
 
+from penstock.base.errors import PenstockError
 from penstock.composition.files import read
 from penstock.composition.procfile import stoppable
-from penstock.errors import PenstockError
 from penstock.testing.sandbox import Sandbox
 from tests.support.harness import ROOT, eventually
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import AuthenticationError, ConnectionError
 
-from penstock.connection import connect, mask_password
+from penstock.core.connection import connect, mask_password
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import Service, eventually
 from tests.support.servers import sentinel

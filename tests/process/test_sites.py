@@ -20,7 +20,7 @@ from compose.sites.demo import read_outcome
 from compose.sites.names import queues_for
 from compose.sites.sent import Sent
 from compose.sites.site import Site
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
 from tests.support.demos import ROOT, begun, demonstrate

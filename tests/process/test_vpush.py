@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.dead_letters import Letter
 from tests.support.harness import Service, until

@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import Service, until
 from tests.support.importers import BODY, Worker, importer, is_ready

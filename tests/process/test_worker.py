@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
 from penstock.jobs import Jobs
 from services.worker.settings import Settings
 from tests.support.commandline import penstock
@@ -296,7 +296,7 @@ RIGHTS_APP: Final = """
 import asyncio
 
 from penstock.jobs import Consumer, Limit
-from penstock.tracking.backoff import Backoff
+from penstock.core.backoff import Backoff
 
 consumer = Consumer("clerks", concurrency=4, attempts=2, backoff=Backoff((0.05,), 0, 0), claim_after=1.0)
 

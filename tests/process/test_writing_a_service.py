@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from tests.support.harness import ROOT
 from tests.support.shell import Shell, answer, blocks, examples
 

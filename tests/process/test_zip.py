@@ -7,7 +7,7 @@ from sysconfig import get_path
 
 import pytest
 
-from penstock.script import Script
+from penstock.core.script import Script
 from tests.spark.standalone import wheel
 from tests.support.harness import ROOT
 

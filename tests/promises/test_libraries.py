@@ -10,8 +10,8 @@ from pathlib import Path
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from penstock.base.ports import free_port
 from penstock.outbox.store import Store
-from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.load import Load, each_has_ended_once, is_through

@@ -14,10 +14,10 @@ import psutil
 import pytest
 from redis.asyncio import Redis as AsyncRedis
 
+from penstock.base.errors import Full, Unconfirmed
+from penstock.base.ports import free_port
 from penstock.bus import Bus
-from penstock.errors import Full, Unconfirmed
 from penstock.jobs import Jobs
-from penstock.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.given import kept

@@ -17,8 +17,9 @@ import time
 
 import structlog
 
-from penstock.bus import Bus, Queue, consumption, instance, keep_alive, taking, taking_reliably
-from penstock.errors import Fenced, NotDurable, Occupied, PenstockError, Unavailable, Unconfirmed
+from penstock.base.errors import Fenced, NotDurable, Occupied, PenstockError, Unavailable, Unconfirmed
+from penstock.bus import Bus, Queue, consumption, keep_alive, taking, taking_reliably
+from penstock.core import instance
 
 MOST_AT_ONCE = 20
 """Maximum number of messages that are pushed together."""

@@ -22,8 +22,8 @@ from redis.retry import Retry
 from penstock.accounting.answers import audit_answers
 from penstock.accounting.audit import audit
 from penstock.accounting.tracked import audit_tracked
-from penstock.encoding import decoded, encoded
-from penstock.keys import Keys, pending_of
+from penstock.base.encoding import decoded, encoded
+from penstock.base.keys import Keys, pending_of
 from penstock.testing.forkserver import ForkServer
 from tests.reliability.replica import Replica
 from tests.support.harness import until

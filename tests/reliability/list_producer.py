@@ -5,7 +5,7 @@ import os
 import sys
 from itertools import count
 
-from penstock.errors import Unconfirmed
+from penstock.base.errors import Unconfirmed
 from penstock.lists import Lists
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.tracking.events import TrackedEvent, read_entries
 
 KEYS: Final = Keys("work")

@@ -10,9 +10,10 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from penstock.bus import Bus, Message, Queue, instance
-from penstock.errors import Unconfirmed
-from penstock.script import Script
+from penstock.base.errors import Unconfirmed
+from penstock.bus import Bus, Message, Queue
+from penstock.core import instance
+from penstock.core.script import Script
 from penstock.testing.chaos.frames import words_of
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault
 from tests.reliability.bus_worker import LEASED

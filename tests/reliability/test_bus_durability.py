@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.errors import Gone, NotDurable, Unsuitable, WrongCall
 from penstock.bus import Bus
 from penstock.bus.move import Mover, Step
-from penstock.errors import Gone, NotDurable, Unsuitable, WrongCall
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import eventually
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from penstock.batches import MAX_MESSAGES
+from penstock.core.batches import MAX_MESSAGES
 from penstock.testing.forkserver import ForkServer
 from tests.reliability.bus_account import Account, Workers
 from tests.support.harness import rounds, until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.bus_account import Account, Program, Workers

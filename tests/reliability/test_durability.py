@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from common.durability import Durability
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Publisher, assert_accounted, assert_all_settled, assert_registry_clean

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_accounted

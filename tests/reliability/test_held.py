@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.keys import pending_of
+from penstock.base.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Balancing, Dispatching, Fleet, QueueService, Watching, audited

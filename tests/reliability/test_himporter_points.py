@@ -10,8 +10,8 @@ from typing import Any, Final
 import httpx
 from redis.asyncio import Redis
 
-from penstock.connection import cancellable
-from penstock.ports import free_port
+from penstock.base.ports import free_port
+from penstock.core.connection import cancellable
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.proxy import FaultProxy
 from penstock.testing.server import EmbeddedServer

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import httpx
 import redis as sync
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.events import TrackedEvent

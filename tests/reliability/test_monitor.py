@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock.keys import pending_of
+from penstock.base.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, assert_accounted, assert_all_settled

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from penstock.keys import pending_of
+from penstock.base.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, assert_accounted, assert_all_settled, assert_registry_clean

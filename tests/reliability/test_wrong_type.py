@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from penstock.keys import pending_of
+from penstock.base.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Watching, assert_accounted, assert_registry_clean

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from penstock.keys import pending_of
+from penstock.base.keys import pending_of
 from tests.reliability.fleet import Dispatching, Fleet, Publisher, QueueService, Watching
 from tests.reliability.jobs import requests
 from tests.reliability.replica import Replica

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as Disconnected
 from redis.retry import Retry
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from tests.reliability.jobs import LATER, Job, parse_job
 
 OUT: Final = "work:out"

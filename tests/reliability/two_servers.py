@@ -7,7 +7,7 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.encoding import decoded, decoded_fields
+from penstock.base.encoding import decoded, decoded_fields
 from penstock.testing.forkserver import ForkServer
 from tests.reliability.fleet import Fleet, QueueService, assert_accounted
 from tests.reliability.replica import Replica

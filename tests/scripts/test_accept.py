@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 import services.himporter.accepted
-from penstock.errors import WrongType
-from penstock.script import Script
+from penstock.base.errors import WrongType
+from penstock.core.script import Script
 
 _accept = Script.read(Path(services.himporter.accepted.__file__).parent / "lua" / "accept.lua")
 

@@ -14,10 +14,10 @@ from common.durability import Durability
 from common.membership import Membership
 from common.orphans import GRACE_SECONDS, Orphans
 from common.outage import Outage
-from penstock.encoding import decoded
-from penstock.errors import WrongType
-from penstock.raw_connection import RawConnection
-from penstock.script import Script
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongType
+from penstock.core.raw_connection import RawConnection
+from penstock.core.script import Script
 from services.mpush.settings import Settings
 from tests.support.harness import ROOT
 from tests.support.membership import KEYS, Instance, oldest_first, registered, settings

@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.atomic import MAX_COMMANDS, AtomicRead, AtomicWrites
-from penstock.connection import connect
-from penstock.errors import TooMany, WrongType
+from penstock.base.errors import TooMany, WrongType
+from penstock.core.atomic import MAX_COMMANDS, AtomicRead, AtomicWrites
+from penstock.core.connection import connect
 from penstock.testing.server import EmbeddedServer
 from tests.support.servers import KINDS, started
 

@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 import services.himporter.page
-from penstock.errors import WrongType
-from penstock.script import Script
+from penstock.base.errors import WrongType
+from penstock.core.script import Script
 
 LUA = Path(services.himporter.page.__file__).parent / "lua"
 _look, _keep, _clear = (Script.read(LUA / f"{verb}.lua") for verb in ("look", "keep", "clear"))

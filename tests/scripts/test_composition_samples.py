@@ -2,9 +2,9 @@
 
 import pytest
 
+from penstock.base.shape import End, Place
 from penstock.composition.live.samples import MAX_SAMPLES, ListStats, Sample, Samples, ServiceCounts
 from penstock.composition.model import Composition, Part
-from penstock.shape import End, Place
 
 URL = "redis://localhost:6379/0"
 SERVER = "localhost:6379/0"

@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, MovedError, TimeoutError
 
-from penstock.connection import connect, follow, mask_password, return_home
-from penstock.ports import free_port
+from penstock.base.ports import free_port
+from penstock.core.connection import connect, follow, mask_password, return_home
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import Service, eventually
 from tests.support.tls import certificate, encrypted, needs_openssl

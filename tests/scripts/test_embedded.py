@@ -5,8 +5,8 @@ from random import SystemRandom
 
 import pytest
 
-from penstock.errors import PenstockError
-from penstock.ports import free_port
+from penstock.base.errors import PenstockError
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from redis import Redis as Blocking
 from redis.asyncio import Redis
 
-from penstock.errors import SettingsError
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.errors import SettingsError
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from penstock.spark.decode import decode_entries
 from penstock.spark.options import connect
 from services.mdispatch.settings import Settings

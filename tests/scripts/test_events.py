@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from penstock.tracking.events import Entry, TrackedEvent
 
 KEYS = Keys("demo")

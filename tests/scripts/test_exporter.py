@@ -17,8 +17,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError
 
 from common.outage import Outage
-from penstock.connection import connect
-from penstock.ports import free_port
+from penstock.base.ports import free_port
+from penstock.core.connection import connect
 from penstock.testing.server import EmbeddedServer
 from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.core import Metric
 from redis.asyncio import Redis
 
-from penstock.metrics import observe
+from penstock.core.metrics import observe
 from tests.scripts.scrape import OPENMETRICS, exporting, policy, scrape, scraped
 
 COUNTERS = {

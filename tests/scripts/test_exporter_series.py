@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from common.http.access import Access, write_access
-from penstock.connection import connect
+from penstock.core.connection import connect
 from penstock.testing.server import EmbeddedServer
 from tests.scripts.scrape import OPENMETRICS, exporting, instance, message, policy, scrape, scraped
 from tests.support.clock import Span

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
 from tests.support.tracked import policy

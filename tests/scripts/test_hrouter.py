@@ -13,7 +13,7 @@ import yaml
 
 from common.process import Process
 from penstock.accounting.audit import audit
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from services.hrouter.service import run
 from services.hrouter.settings import Settings
 from tests.support.harness import eventually

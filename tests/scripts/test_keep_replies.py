@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 
 import services.himporter.service
-from penstock.errors import WrongType
-from penstock.script import Script
+from penstock.base.errors import WrongType
+from penstock.core.script import Script
 
 _keep = Script.read(Path(services.himporter.service.__file__).parent / "lua" / "keep_replies.lua")
 

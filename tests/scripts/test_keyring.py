@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from penstock.connection import connect
-from penstock.errors import Forgotten, Unopenable, WrongMasterKey, WrongType
+from penstock.base.errors import Forgotten, Unopenable, WrongMasterKey, WrongType
+from penstock.core.connection import connect
 from penstock.sealing import keyring as module
 from penstock.sealing import sealed
 from penstock.sealing.master import FileKey

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from redis.asyncio import Redis
 
 from common.lease import Lease
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
 from tests.support.clock import Span
 from tests.support.membership import KEYS
 from tests.support.tracked import now

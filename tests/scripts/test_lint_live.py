@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import redis as blocking
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
 from tests.support.harness import Service, until

@@ -15,7 +15,7 @@ from redis.exceptions import NoPermissionError
 from structlog.testing import capture_logs
 
 from penstock import sync
-from penstock.errors import Unavailable, Unconfirmed, WrongCall, WrongType
+from penstock.base.errors import Unavailable, Unconfirmed, WrongCall, WrongType
 from penstock.lists import List, Lists, Message, consumer, holding, settlement
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.proxy import Proxy

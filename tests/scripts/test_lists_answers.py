@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from penstock.errors import Unavailable, Unsuitable
+from penstock.base.errors import Unavailable, Unsuitable
 from penstock.lists import Lists
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock import sync
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.lists import List, Lists
 from tests.support.commandline import penstock
 from tests.support.harness import PATIENCE, eventually
@@ -309,7 +309,7 @@ async def test_many_messages_that_fail_are_buried_in_batches_with_one_wait_each(
             return 0
 
     monkeypatch.setattr("penstock.lists.consumer.BACKOFF", Waits())
-    monkeypatch.setattr("penstock.pace.time", SimpleNamespace(monotonic=lambda: float(len(waits))))
+    monkeypatch.setattr("penstock.core.pace.time", SimpleNamespace(monotonic=lambda: float(len(waits))))
     expected = [f"bad {number}".encode() for number in range(60)]
     await orders.push_many(expected)
     await handled(orders, expected[-1], *expected, attempts=1, dead="shop:dead")

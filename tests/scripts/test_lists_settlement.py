@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from penstock import sync
-from penstock.errors import Unavailable, WrongType
+from penstock.base.errors import Unavailable, WrongType
 from penstock.lists import Lists
 from penstock.testing.server import EmbeddedServer
 

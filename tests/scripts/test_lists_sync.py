@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Unavailable, WrongCall
+from penstock.base.errors import Unavailable, WrongCall
 from penstock.sync import Lists, Portal
 from tests.support.harness import PATIENCE, until
 
@@ -241,7 +241,7 @@ print("end")
 
 FORKS = """
 import os, signal, sys
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.sync import Bus, Jobs, Lists
 url = sys.argv[1]
 

@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from penstock import sync
-from penstock.errors import Stale, Unsuitable, WrongCall
+from penstock.base.errors import Stale, Unsuitable, WrongCall
+from penstock.base.log import Log
 from penstock.lists import Lists, Request
-from penstock.log import Log
 from tests.support.harness import PATIENCE, eventually
 from tests.support.hop import Start
 

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.accounting.audit import audit
-from penstock.errors import Fenced, WrongType
+from penstock.base.errors import Fenced, WrongType
 from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state, state_of
 
 ABC = ("a", "b", "c")

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.accounting.audit import audit
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.lists import Lists
 from services.mbalance.workers import Workers
 from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, settings

@@ -7,10 +7,10 @@ import pytest
 from redis.asyncio import Redis
 
 from common.context import Context
-from penstock.encoding import decoded
-from penstock.errors import WrongType
-from penstock.keys import Keys
-from penstock.transient import is_full
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
+from penstock.core.transient import is_full
 from services.mdedupe.deduplication import _dedupe_batch, passing
 from services.mdedupe.service import run
 from services.mdedupe.settings import Settings

@@ -9,7 +9,7 @@ from redis import Redis
 
 from common.orphans import _adopt
 from common.settle import digest
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mdedupe.deduplication import METRICS, _dedupe, _dedupe_batch
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
-from penstock.metrics import count, observe, read_metrics
+from penstock.base.keys import Keys
+from penstock.core.metrics import count, observe, read_metrics
 from tests.support.commandline import AWKWARD
 
 KEYS = Keys("demo:mpush")

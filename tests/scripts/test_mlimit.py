@@ -8,10 +8,10 @@ import pytest
 from redis.asyncio import Redis
 
 from common.context import Context
-from penstock.encoding import decoded
-from penstock.errors import WrongType
-from penstock.keys import Keys
-from penstock.transient import is_full
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
+from penstock.core.transient import is_full
 from services.mlimit import delay
 from services.mlimit.delay import Delay
 from services.mlimit.request import reader

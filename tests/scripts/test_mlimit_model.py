@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from redis import Redis
 
 from common.settle import digest
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mlimit.delay import _delay, _release
 

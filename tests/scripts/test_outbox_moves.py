@@ -10,8 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from common.context import Context
-from penstock.errors import Refused, WrongType
-from penstock.keys import Keys
+from penstock.base.errors import Refused, WrongType
+from penstock.base.keys import Keys
 from penstock.outbox import DiskFull, Outbox
 from services.outbox.receiving import Receiving
 from services.outbox.sending import Sending

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from penstock.base.errors import SettingsError
+from penstock.base.ports import free_port
 from penstock.composition import files as composition
-from penstock.errors import SettingsError
-from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from services.mpush.settings import Settings
 from tests.support.commandline import ROOT, penstock

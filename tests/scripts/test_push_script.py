@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 import services.himporter.bridge
-from penstock.errors import WrongType
-from penstock.script import Script
+from penstock.base.errors import WrongType
+from penstock.core.script import Script
 
 _push = Script.read(Path(services.himporter.bridge.__file__).parent / "lua" / "push.lua")
 METRICS = ("taken", "settled", "delivered")

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from penstock.read_size import EVIDENCE, MIN_SMALL_MESSAGES, READ_AT_ONCE, SMALL, Sizes, fitting
-from penstock.script import Script
+from penstock.core.read_size import EVIDENCE, MIN_SMALL_MESSAGES, READ_AT_ONCE, SMALL, Sizes, fitting
+from penstock.core.script import Script
 from tests.support.harness import ROOT
 
 COUNTING: Final = """
@@ -47,7 +47,7 @@ move, following, dispatch, finish, backfill, read, put_back, rehome = map(
     counting,
     (
         "services/mpush/lua/move.lua",
-        "penstock/transfer/lua/next.lua",
+        "penstock/core/lua/next.lua",
         "services/mdispatch/lua/dispatch.lua",
         "common/tracking/lua/finish.lua",
         "penstock/composition/rollout/lua/backfill.lua",

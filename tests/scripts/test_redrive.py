@@ -13,7 +13,7 @@ import pytest
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-from penstock.script import Script
+from penstock.core.script import Script
 from penstock.tracking.dead_letters import Letter, LetterFilter
 from penstock.tracking.redrive import RedriveResult, revive
 from tests.support.commandline import ROOT, penstock, running

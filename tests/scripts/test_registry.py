@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from common.neighbours import process
 from common.registry import LUA, Presence, Registry
 from penstock import __version__
-from penstock.connection import connect
-from penstock.errors import WrongType
-from penstock.script import Script
+from penstock.base.errors import WrongType
+from penstock.core.connection import connect
+from penstock.core.script import Script
 from penstock.testing.server import EmbeddedServer
 from tests.support.clock import Span
 from tests.support.membership import KEYS, registered, registry, settings

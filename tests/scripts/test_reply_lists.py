@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from common import registered_lists
 from common.registered_lists import announce
 from penstock.accounting.answers import audit_answers
-from penstock.errors import WrongType
-from penstock.keys import Keys
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
 from penstock.tracking.policy import Policy
 from services.monitor import settings as watching
 from services.mpush import settings as mpush

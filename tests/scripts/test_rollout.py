@@ -9,7 +9,7 @@ from penstock.composition.model import Part
 from penstock.composition.rollout import LUA
 from penstock.composition.rollout.apply import _in_hand
 from penstock.composition.rollout.current import CurrentState, ReloadState
-from penstock.script import Script
+from penstock.core.script import Script
 
 
 @pytest.mark.parametrize(

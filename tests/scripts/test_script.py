@@ -9,10 +9,10 @@ from fakeredis import FakeAsyncRedis
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.connection import connect
-from penstock.errors import Fenced, PenstockError, WrongCall, WrongType
-from penstock.raw_connection import LARGE, Packed, Word, pack
-from penstock.script import Script
+from penstock.base.errors import Fenced, PenstockError, WrongCall, WrongType
+from penstock.core.connection import connect
+from penstock.core.raw_connection import LARGE, Packed, Word, pack
+from penstock.core.script import Script
 
 APPEND = Script(
     "append.lua",

@@ -11,8 +11,8 @@ from common.context import Context
 from common.process import Process
 from common.settings.base import ServiceSettings
 from common.settings.fields import Name, PopTimeout, setting
-from penstock.errors import WrongCall
-from penstock.keys import Keys
+from penstock.base.errors import WrongCall
+from penstock.base.keys import Keys
 
 
 class Settings(ServiceSettings):

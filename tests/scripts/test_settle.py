@@ -18,9 +18,9 @@ from common.settings.fields import setting
 from common.settings.roles import In, Outs, Pending, PopTimeout
 from common.settle import Batch, Event
 from penstock.accounting.audit import audit
-from penstock.errors import Fenced, WrongCall
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.errors import Fenced, WrongCall
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from tests.support.harness import eventually
 from tests.support.scripted import failing
 

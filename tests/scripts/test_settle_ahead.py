@@ -16,7 +16,7 @@ from common.settings.base import ServiceSettings
 from common.settings.fields import setting
 from common.settings.roles import In, Outs, Pending, PopTimeout
 from penstock.accounting.audit import audit
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 
 KEYS = Keys("demo")

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from common.membership import Membership
 from common.supervision import CHECK_SECONDS, Supervisor
-from penstock.errors import WrongType
-from penstock.keys import Keys
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
 from services.mpush.service import run as run_mpush
 from services.mpush.settings import Settings
 from tests.support.given import LEAST, made

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from tests.scripts.scrape import exporting, get, scrape
 from tests.support.commandline import penstock, running

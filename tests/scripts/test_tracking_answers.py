@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from common.context import Context
-from penstock.script import Script
+from penstock.core.script import Script
 from services.mdispatch import answers
 from tests.scripts.questions import answer, request
 from tests.support.hop import Hop, Start

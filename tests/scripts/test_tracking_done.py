@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.errors import Fenced
+from penstock.base.errors import Fenced
 from tests.support.clock import Span
 from tests.support.hop import Hop, Start
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from redis.asyncio import Redis
 
 from common.settings.fields import YEAR
-from penstock.encoding import decoded
+from penstock.base.encoding import decoded
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.details import written_details
 from tests.scripts.tracking_model import (

@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.outage import Outage
-from penstock.keys import Keys
-from penstock.raw_connection import RawConnection
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import RawConnection
+from penstock.core.script import Script
 from services.monitor import reply_lists
 from services.monitor import service as monitor
 from services.monitor.reply_lists import ReplyListExpiry

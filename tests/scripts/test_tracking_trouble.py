@@ -16,8 +16,8 @@ from redis.exceptions import OutOfMemoryError
 from structlog.testing import capture_logs
 
 from common.tracking import completion
-from penstock.encoding import decoded
-from penstock.errors import WrongType
+from penstock.base.encoding import decoded
+from penstock.base.errors import WrongType
 from penstock.testing.server import EmbeddedServer
 from services.mdispatch import dispatch
 from services.mdispatch.dispatch import Dispatch

@@ -9,12 +9,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, TimeoutError
 
-from penstock.errors import Fenced, Refused, TargetLost, WrongType
-from penstock.raw_connection import Packed, RawConnection
-from penstock.script import Script
-from penstock.transfer import LUA
-from penstock.transfer.engine import Shipment, Transfer
-from penstock.transfer.protocol import (
+from penstock.base.errors import Fenced, Refused, TargetLost, WrongType
+from penstock.core.once import (
     SCRIPT_MESSAGES,
     Dead,
     Outgoing,
@@ -26,6 +22,9 @@ from penstock.transfer.protocol import (
     refused,
     settle,
 )
+from penstock.core.raw_connection import Packed, RawConnection
+from penstock.core.script import LUA, Script
+from penstock.transfer.engine import Shipment, Transfer
 from tests.support.harness import PATIENCE
 
 arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")

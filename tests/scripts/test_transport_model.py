@@ -19,14 +19,14 @@ from common.context import Context
 from common.durability import Durability
 from common.lease import Lease
 from common.outage import Outage
-from penstock.connection import cancellable
-from penstock.errors import Fenced, Refused, TargetLost
-from penstock.keys import Keys
-from penstock.raw_connection import Packed, RawConnection
+from penstock.base.errors import Fenced, Refused, TargetLost
+from penstock.base.keys import Keys
+from penstock.core import once
+from penstock.core.connection import cancellable
+from penstock.core.once import Dead, Outgoing, Target, digest_of
+from penstock.core.raw_connection import Packed, RawConnection
 from penstock.testing.chaos.frames import Frames
 from penstock.testing.server import EmbeddedServer
-from penstock.transfer import protocol
-from penstock.transfer.protocol import Dead, Outgoing, Target, digest_of
 from services.vpush import local_source
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
@@ -240,7 +240,7 @@ class Transport(RuleBasedStateMachine):
         link = Link(self.there, killable, partial(self.sent, number, self.incarnations))
         here = self.sources(context, killable)
         try:
-            target, settled = await protocol.agree(here, link, SETTINGS.out, prepared)
+            target, settled = await once.agree(here, link, SETTINGS.out, prepared)
         except (Died, Fenced, Refused):
             pass
         except TargetLost:
@@ -499,9 +499,9 @@ def test_whatever_happens_messages_arrive_once_and_in_order(
             read += bool(messages)
             return messages
 
-    for module in (protocol, local_source):
+    for module in (once, local_source):
         monkeypatch.setattr(module, "SCRIPT_MESSAGES", 1)
-    monkeypatch.setattr("penstock.read_size.MIN_SMALL_MESSAGES", 0)
+    monkeypatch.setattr("penstock.core.read_size.MIN_SMALL_MESSAGES", 0)
     OnServer.sources = ArrivalCounter
 
     run_state_machine_as_test(

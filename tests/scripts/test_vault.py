@@ -14,10 +14,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from redis.asyncio import Redis
 
-from penstock.errors import Unauthorized, Unavailable, WrongMasterKey
+from penstock.base.errors import Unauthorized, Unavailable, WrongMasterKey
+from penstock.base.secrets import NoSecret
 from penstock.sealing import vault as module
 from penstock.sealing.master import MasterKey, master_key
-from penstock.secrets import NoSecret
 from tests.support.harness import PATIENCE
 from tests.support.sealing import AAD, KEYS, key_file, keyring
 

@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 from common.context import Context
 from common.durability import Durability
 from common.outage import Outage
-from penstock.keys import Keys
-from penstock.raw_connection import RawConnection
-from penstock.read_size import MIN_SMALL_MESSAGES, Sizes
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import RawConnection
+from penstock.core.read_size import MIN_SMALL_MESSAGES, Sizes
 from penstock.testing.server import EmbeddedServer
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings

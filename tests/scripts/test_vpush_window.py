@@ -15,10 +15,10 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.raw_connection import Packed
+from penstock.core.once import Dead, Outgoing
+from penstock.core.raw_connection import Packed
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.dead_letters import Letter
-from penstock.transfer.protocol import Dead, Outgoing
 from services.vpush import encoding
 from services.vpush.encoding import COMPRESSIBLE_PART, LENGTH_BYTES, MAGIC, Encoder, Unsendable, packed, unpacked
 from services.vpush.window import BATCHES, INITIAL_BYTES, MIN_BYTES, SendWindow

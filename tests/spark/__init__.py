@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from penstock.spark.session import what_is_missing
 from tests.spark.standalone import SMALL
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 from redis.asyncio import Redis
 
-from penstock.encoding import encoded
-from penstock.keys import Keys
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
 from penstock.spark.streams import RedisStream
 from tests.support.tracked import policy, write
 

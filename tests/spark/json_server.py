@@ -14,7 +14,7 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Final
 
-from penstock.raw_connection import pack
+from penstock.core.raw_connection import pack
 from penstock.testing.server import EmbeddedServer
 
 MODULE: Final = os.environ.get("PENSTOCK_REDISJSON", "")

@@ -4,7 +4,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.spark.files import Files
 
 TIMEOUT_SECONDS = 300

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import psutil
 
-from penstock.ports import free_port
+from penstock.base.ports import free_port
 from tests.support.harness import ROOT, until
 
 SMALL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

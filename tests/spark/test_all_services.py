@@ -11,10 +11,10 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.keys import Keys
+from penstock.base.ports import free_port
 from penstock.jobs import Jobs
-from penstock.keys import Keys
 from penstock.lists import Lists
-from penstock.ports import free_port
 from penstock.spark.reconciliation import reconcile
 from tests.http.queue_service import NAMESPACE as WORK
 from tests.http.queue_service import Queue, QueueService

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from penstock.base.errors import PenstockError, Unsuitable
+from penstock.base.keys import Keys
 from penstock.cli._archive import MAX_READS, retry_reads
-from penstock.errors import PenstockError, Unsuitable
-from penstock.keys import Keys
 from penstock.spark import claims
 from penstock.spark.archive import (
     ASIDE,

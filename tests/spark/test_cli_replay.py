@@ -18,11 +18,11 @@ from pyarrow.dataset import write_dataset
 from redis import Redis as Blocking
 from redis.asyncio import Redis
 
+from penstock.base.errors import DataLost, NoArchive
+from penstock.base.keys import Keys
 from penstock.cli import replay as replaying
 from penstock.cli._frame import Failed, Misused
 from penstock.cli.replay import ReplayRequest, run_replay
-from penstock.errors import DataLost, NoArchive
-from penstock.keys import Keys
 from penstock.spark.archive import DDL
 from penstock.spark.masking import masked
 from penstock.spark.outcomes import Comparison, EventRecorder, compare, outcomes_by_key, replayed_as

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from redis import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.spark.shipping import SHIPPED
 from penstock.testing.server import EmbeddedServer
 from tests.spark import (

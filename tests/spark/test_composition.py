@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compose.cluster.node import node
-from penstock.errors import Unsuitable
-from penstock.ports import free_port
+from penstock.base.errors import Unsuitable
+from penstock.base.ports import free_port
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.pipelines import events_in
 from tests.support.commandline import penstock

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
-from penstock.raw_connection import pack
+from penstock.base.errors import DataLost, PenstockError, WrongOption, WrongType
+from penstock.core.raw_connection import pack
 from penstock.spark.options import connect, run
 from penstock.spark.sources import pages
 from penstock.testing.server import EmbeddedServer

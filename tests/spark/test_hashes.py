@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
+from penstock.base.errors import DataLost, PenstockError, WrongOption, WrongType
 from penstock.spark.options import run
 from tests.spark import pytestmark, schema_of
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from redis.exceptions import ResponseError
 
-from penstock.errors import PenstockError, WrongOption, WrongType
+from penstock.base.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
 from tests.spark import pytestmark, schema_of
 from tests.spark.json_server import json_server

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import PenstockError, WrongOption, WrongType
+from penstock.base.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
 from tests.spark import pytestmark, schema_of
 from tests.support.redis_cluster import two_nodes

@@ -15,8 +15,8 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from common.process import Process
-from penstock.errors import SettingsError, Unsuitable
-from penstock.keys import Keys
+from penstock.base.errors import SettingsError, Unsuitable
+from penstock.base.keys import Keys
 from penstock.spark.reasons import SLOW_PYTHON
 from penstock.testing.server import EmbeddedServer
 from services.pipeline.service import Pipeline

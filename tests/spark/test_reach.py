@@ -11,7 +11,7 @@ from redis import Redis
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from penstock.errors import WrongOption
+from penstock.base.errors import WrongOption
 from penstock.spark.options import Options, connect
 from penstock.spark.sources.lists import OPTIONS
 from penstock.testing.server import EmbeddedServer
@@ -115,7 +115,7 @@ def test_lists_in_any_slot_are_taken_and_filled_once(nodes: Nodes, as_query: Non
 
 
 def test_events_of_namespaces_in_several_slots_are_read(nodes: Nodes) -> None:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.spark.streams import RedisStream
 
     for name in ("{one}", "{two}", "{three}"):

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from redis.asyncio import Redis
 
-from penstock.errors import PenstockError, QueryFailed
-from penstock.keys import Keys
+from penstock.base.errors import PenstockError, QueryFailed
+from penstock.base.keys import Keys
 from penstock.spark.archive import BEGUN
 from penstock.spark.reasons import java_ended, reason
 from services.pipeline.merging import Merger

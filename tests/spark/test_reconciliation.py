@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from redis.asyncio import Redis
 
-from penstock.errors import NoArchive
+from penstock.base.errors import NoArchive
 from penstock.spark.reconciliation import Reconciliation, reconcile
 from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import LetterFilter

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import NoArchive
+from penstock.base.errors import NoArchive
 from penstock.spark.report import SLOWEST, Backlog, Report, Section, coverage, report
 from penstock.spark.time_axis import DAY, MAX_BUCKETS, TimeAxis
 from penstock.tracking.events import END_EVENTS

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from penstock.errors import Unsuitable, WrongType
+from penstock.base.errors import Unsuitable, WrongType
 from tests.spark import pytestmark  # noqa: F401
 from tests.spark.micro_batches import KEPT, Event, counted, frame, now_and_before, table
 

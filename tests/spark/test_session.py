@@ -12,8 +12,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from penstock.errors import Unsuitable
-from penstock.ports import free_port
+from penstock.base.errors import Unsuitable
+from penstock.base.ports import free_port
 from penstock.spark import classes, register
 from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master

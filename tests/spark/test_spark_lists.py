@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-from penstock.errors import DataLost, PenstockError, WrongOption, WrongType
+from penstock.base.errors import DataLost, PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
 from penstock.testing.server import EmbeddedServer
 from tests.spark import pytestmark

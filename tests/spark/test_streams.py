@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from penstock.errors import DataLost, WrongOption, WrongType
-from penstock.keys import Keys
+from penstock.base.errors import DataLost, WrongOption, WrongType
+from penstock.base.keys import Keys
 from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
 
 if TYPE_CHECKING:

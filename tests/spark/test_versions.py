@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock.errors import PenstockError, WrongOption, WrongType
+from penstock.base.errors import PenstockError, WrongOption, WrongType
 from tests.spark import pytestmark, schema_of
 
 if TYPE_CHECKING:

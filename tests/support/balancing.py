@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 from redis.asyncio import Redis
 
 from common.in_flight import counters
-from penstock.keys import Keys
-from penstock.script import Script
+from penstock.base.keys import Keys
+from penstock.core.script import Script
 from services.mbalance.settings import Settings
 from services.mbalance.workers import Workers
 from tests.support.harness import ROOT

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.settings.base import ServiceSettings
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from services.mpush.settings import Settings
 
 LEAST: dict[str, Any] = {"redis": "redis://h", "in_": "in", "pending": "pending", "out": ["a", "b"]}

@@ -17,11 +17,11 @@ from common.outage import Outage
 from common.tracking.completion import Completions, CompletionSource
 from penstock.accounting.answers import audit_answers
 from penstock.accounting.tracked import audit_tracked
-from penstock.encoding import decoded, decoded_fields, encoded
-from penstock.errors import Stale
-from penstock.keys import Keys
-from penstock.raw_connection import RawConnection
-from penstock.script import Script
+from penstock.base.encoding import decoded, decoded_fields, encoded
+from penstock.base.errors import Stale
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import RawConnection
+from penstock.core.script import Script
 from penstock.tracking.dead_letters import Letter
 from penstock.tracking.events import read_entries
 from penstock.tracking.policy import Policy

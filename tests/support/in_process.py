@@ -14,8 +14,8 @@ from common.durability import Durability
 from common.outage import Outage
 from common.settings.base import ServiceSettings
 from penstock.accounting.audit import Audit, audit
-from penstock.keys import Keys
-from penstock.raw_connection import RawConnection
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import RawConnection
 
 Run = Callable[[Context[Any]], Awaitable[None]]
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import redis
 
 from penstock import lists
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.sync import Lists
 from tests.support.harness import PATIENCE
 

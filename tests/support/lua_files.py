@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from penstock.script import PART, PARTS
+from penstock.core.script import PART, PARTS
 from tests.support.harness import ROOT
 
 FILES = sorted(path for house in ("penstock", "common", "services") for path in (ROOT / house).rglob("*.lua"))

@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from common.orphans import Orphans
 from common.registry import Registry
-from penstock.encoding import decoded
-from penstock.keys import Keys
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys
 from services.mpush.settings import Settings
 from tests.support.given import made
 

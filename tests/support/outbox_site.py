@@ -7,10 +7,10 @@ from typing import Any
 from redis import Redis
 
 from penstock.accounting.audit import audit
-from penstock.connection import connect
-from penstock.keys import Keys
+from penstock.base.keys import Keys
+from penstock.base.ports import free_port
+from penstock.core.connection import connect
 from penstock.outbox.store import Store
-from penstock.ports import free_port
 from tests.support.harness import Service, until
 
 

@@ -117,7 +117,7 @@ def _count(draw: Draw) -> Given:
     return {"slowest": draw.choice([0, 1.5]), "counted": ["count", 1, draw.text() or "x", 2]}
 
 
-@case("transfer/arrive")
+@case("core/arrive")
 def _arrive(draw: Draw) -> Given:
     messages = draw.messages()
     ledger = draw.choice([{"token": "1", "sequence": "4", "first": "4", "digest": "d"}, {"token": "1"}, None])
@@ -165,7 +165,7 @@ def _rehome(draw: Draw) -> Given:
     }
 
 
-@case("transfer/settle")
+@case("core/settle")
 def _settle(draw: Draw) -> Given:
     pending = draw.messages(5)
     count = draw.randint(0, len(pending))
@@ -201,12 +201,12 @@ def counted(draw: Draw) -> Given:
     return some if draw.random() < 0.8 else dict.fromkeys(some)
 
 
-@case("penstock/snapshot")
+@case("core/snapshot")
 def _snapshot(draw: Draw) -> Given:
     return {"keys": [{"a": "1"}, ["b"]], "words": ["HGETALL", 1, 0, "LRANGE", 1, 2, "0", "-1", "TIME", 0, 0]}
 
 
-@case("penstock/writes")
+@case("core/writes")
 def _writes(draw: Draw) -> Given:
     return {
         "keys": [{"a": "1"}, ["b"]],
@@ -214,7 +214,7 @@ def _writes(draw: Draw) -> Given:
     }
 
 
-@case("penstock/observe")
+@case("core/observe")
 def _observe(draw: Draw) -> Given:
     return {
         "value": draw.choice([0, 0.03, 1e9]),
@@ -223,7 +223,7 @@ def _observe(draw: Draw) -> Given:
     }
 
 
-@case("transfer/next")
+@case("core/next")
 def _next(draw: Draw) -> Given:
     sequence = draw.randint(0, 2)
     return {

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from penstock.script import PARTS, Script
+from penstock.core.script import PARTS, Script
 from tests.support.lua_files import SCRIPTS, declared_for
 
 Content = Any

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from penstock.keys import Keys
+from penstock.base.keys import Keys
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import FileKey, MasterKey
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from penstock.base.ports import free_port
 from penstock.composition.watchdog import Watchdog
-from penstock.ports import free_port
 from penstock.testing.server import EmbeddedServer, binary
 
 KINDS = ("embedded", "redis-server")

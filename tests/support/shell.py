@@ -10,8 +10,8 @@ from typing import Final
 
 import psutil
 
+from penstock.base.ports import free_port
 from penstock.composition.watchdog import Watchdog
-from penstock.ports import free_port
 from tests.support.harness import ROOT
 
 END: Final = "--- end of command, status"

@@ -9,9 +9,9 @@ from typing import Final
 import psutil
 from redis.asyncio import Redis
 
-from penstock.encoding import counted, decoded
+from penstock.base.encoding import counted, decoded
+from penstock.base.keys import Keys
 from penstock.jobs import Completion, Jobs, Sent
-from penstock.keys import Keys
 from tests.support.commandline import penstock
 from tests.support.harness import Service
 
@@ -24,7 +24,7 @@ import os
 from pathlib import Path
 
 from penstock.jobs import Attempt, Consumer, Limit
-from penstock.tracking.backoff import Backoff
+from penstock.core.backoff import Backoff
 
 consumer = Consumer("clerks", concurrency=4, attempts=2, backoff=Backoff((0.05,), 0, 0), claim_after=1.0)
 

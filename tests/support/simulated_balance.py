@@ -8,7 +8,7 @@ from typing import Final
 
 from redis import Redis
 
-from penstock.script import Script
+from penstock.core.script import Script
 
 _simulation: Final = Script.read(Path(__file__).with_suffix(".lua"))
 UNLIKE: Final = (100, 100, 25, 10)

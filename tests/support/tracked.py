@@ -6,8 +6,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock.encoding import decoded
-from penstock.keys import Keys
+from penstock.base.encoding import decoded
+from penstock.base.keys import Keys
 from penstock.tracking.dead_letters import Letter, read_letters
 
 KEYS = Keys("demo")

@@ -10,8 +10,8 @@ from typing import Any
 from redis import Redis
 
 from penstock.accounting.audit import audit
-from penstock.connection import connect
-from penstock.keys import Keys
+from penstock.base.keys import Keys
+from penstock.core.connection import connect
 from penstock.testing.server import EmbeddedServer
 from services.vpush.settings import Settings
 from tests.support.harness import Service, until

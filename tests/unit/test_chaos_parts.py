@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.base.errors import PenstockError
+from penstock.base.shape import End, Place, Promise
 from penstock.composition.files import read
 from penstock.composition.model import Composition, Part
-from penstock.connection import connect
-from penstock.errors import PenstockError
-from penstock.shape import End, Place, Promise
+from penstock.core.connection import connect
 from penstock.testing.chaos.faults import Injection
 from penstock.testing.chaos.frames import Frames, words_of
 from penstock.testing.chaos.injection import Kind

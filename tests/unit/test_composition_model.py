@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from common.settings.base import ServiceSettings
+from penstock.base.installed import services
+from penstock.base.shape import Place
+from penstock.base.urls import server_of
 from penstock.composition.files import read
 from penstock.composition.lint.rules import lint
 from penstock.composition.service import PartSettingsType, settings_of
-from penstock.installed import services
-from penstock.shape import Place
-from penstock.urls import server_of
 from tests.support.commandline import ROOT
 from tests.support.lint_cases import SHOP, compose
 

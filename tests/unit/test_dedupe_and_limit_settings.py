@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from services.mdedupe import settings as mdedupe
 from services.mlimit import settings as mlimit
 

@@ -8,8 +8,8 @@ import pytest
 from redis.exceptions import ConnectionError
 
 from common.app import fastest_loop
-from penstock.connection import connect
-from penstock.raw_connection import RawConnection
+from penstock.core.connection import connect
+from penstock.core.raw_connection import RawConnection
 from tests.support.harness import eventually
 
 

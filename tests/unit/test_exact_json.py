@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from common.json_field import object_of, value_at
-from penstock import exact_json
-from penstock.exact_json import as_json, canonical, canonical_number, exactly, parse, parse_whole
+from penstock.base import exact_json
+from penstock.base.exact_json import as_json, canonical, canonical_number, exactly, parse, parse_whole
 from penstock.tracking.correlation import correlation_of
 
 NUMBERS = some.integers(-(2**70), 2**70) | some.floats() | some.sampled_from([2**63, 2**64, -(2**63) - 1, 10**400])

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from services.himporter.settings import Settings
 
 NAMES: Final[dict[str, Any]] = {"redis": "redis://h", "redis_namespace": "web", "out": "in"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from common.settings.base import ServiceSettings
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from services import hrouter
 from services.hrouter.coverage import unreachable
 from services.hrouter.request import Request

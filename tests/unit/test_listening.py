@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from penstock import listening
-from penstock.listening import ALL, bound
+from penstock.base import listening
+from penstock.base.listening import ALL, bound
 
 
 def reached(host: str, port: int) -> bool:

@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from common import logs
+from penstock.base.log import SELDOM_SECONDS, Log, Seldom
 from penstock.composition.procfile import for_people
-from penstock.log import SELDOM_SECONDS, Log, Seldom
 from tests.support.harness import Service, until
 
 
@@ -179,7 +179,7 @@ async def test_a_service_without_a_namespace_has_neither_namespace_nor_id_in_its
 
 def test_of_what_others_decide_a_line_of_each_kind_is_written_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now, lines = [1000.0], list[tuple[str, dict[str, object]]]()
-    monkeypatch.setattr("penstock.log.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("penstock.base.log.time.monotonic", lambda: now[0])
     warn = Seldom(lambda event, **fields: lines.append((event, fields)))
     for host in range(2000):
         warn("refused", "secret", host=host)

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from penstock.script import PARTS, Script
+from penstock.core.script import PARTS, Script
 from tests.support.harness import ROOT
 from tests.support.lua_files import FILES, SCRIPTS, bare_names, declared_for, declared_in, words_of
 

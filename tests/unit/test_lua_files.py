@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.script import PARTS, Script
+from penstock.core.script import PARTS, Script
 from tests.support.harness import ROOT
 from tests.support.lua_files import (
     FILES,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from services.mbalance.settings import MAX_OUTS, Settings
 from services.mbalance.workers import Workers
 from tests.support.given import problems_of

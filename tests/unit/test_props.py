@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.settings.props import LARGEST, READERS, line_of, read_props
-from penstock.errors import Problem, SettingsError
+from penstock.base.errors import Problem, SettingsError
 from services.mdispatch import settings as mdispatch
 from tests.support.commandline import ROOT, penstock
 from tests.support.harness import PATIENCE

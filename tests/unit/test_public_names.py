@@ -23,9 +23,9 @@ def test_an_unknown_name_is_no_attribute() -> None:
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
-    """Neither redis nor asyncio nor typing: `penstock.signals` must block signals before a slow import begins."""
+    """Neither redis nor asyncio nor typing: `penstock.base.signals` must block signals before a slow import begins."""
     assert _loaded_by("penstock") == {"penstock"}
-    assert not _loaded_by("penstock.signals") & {"asyncio", "pydantic", "redis", "typing"}
+    assert not _loaded_by("penstock.base.signals") & {"asyncio", "pydantic", "redis", "typing"}
 
 
 def _loaded_by(module: str) -> set[str]:
@@ -35,10 +35,10 @@ def _loaded_by(module: str) -> set[str]:
 
 
 PRIVATE = {
-    "penstock.redis_replies": ("redis._parsers:_AsyncRESP2Parser", ("_readline", "_read", "_read_response")),
-    "penstock.bus.wire": ("redis._parsers.base:BaseParser", ("parse_error",)),
-    "penstock.connection": ("redis.asyncio:ConnectionPool", ("_get_free_connections", "_get_in_use_connections")),
-    "penstock.raw_connection": ("redis.asyncio.connection:Connection", ("_reader", "_writer")),
+    "penstock.inspect.redis_replies": ("redis._parsers:_AsyncRESP2Parser", ("_readline", "_read", "_read_response")),
+    "penstock.core.wire": ("redis._parsers.base:BaseParser", ("parse_error",)),
+    "penstock.core.connection": ("redis.asyncio:ConnectionPool", ("_get_free_connections", "_get_in_use_connections")),
+    "penstock.core.raw_connection": ("redis.asyncio.connection:Connection", ("_reader", "_writer")),
 }
 """Private parts of redis-py that we use, by the module that does: its next major version may be without them."""
 

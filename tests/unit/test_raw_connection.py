@@ -3,7 +3,7 @@
 import pytest
 from hiredis import pack_command
 
-from penstock.raw_connection import LARGE, Command, Packed, Word, pack, push_parts
+from penstock.core.raw_connection import LARGE, Command, Packed, Word, pack, push_parts
 
 LARGE_WORD = b"\r\n$" * LARGE
 

@@ -21,7 +21,7 @@ from common.settings.roles import (
     Subscribers,
     Target,
 )
-from penstock.errors import SettingsError, WrongCall
+from penstock.base.errors import SettingsError, WrongCall
 
 HERE, THERE = "redis://here/0", "redis://there/0"
 

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 from penstock.jobs.schedule import Schedule, check_cron, drawn
 
 ZONES = (

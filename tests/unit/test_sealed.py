@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.errors import Forgotten, Unopenable, WrongCall, WrongMasterKey
+from penstock.base.errors import Forgotten, Unopenable, WrongCall, WrongMasterKey
+from penstock.base.secrets import NoSecret
 from penstock.sealing import sealed as module
 from penstock.sealing.master import FileKey, master_key
 from penstock.sealing.sealed import OVERHEAD, DataKey, OwnerKeys, epoch_of
-from penstock.secrets import NoSecret
 from tests.support.sealing import AAD, FIRST, SECOND, key_file
 
 PLAIN = bytes(range(64, 96))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from common.settings.cli import parse
 from common.settings.props import READERS
-from penstock.connection import mask_password
-from penstock.urls import server_url
+from penstock.base.urls import server_url
+from penstock.core.connection import mask_password
 from services.hqueue.settings import Settings as QueueSettings
 from services.mpush.settings import Settings
 from tests.unit.writers import FORMATS, as_javascript

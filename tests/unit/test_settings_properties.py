@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from common.settings.fields import bounds_of, expected_of
-from penstock.errors import SettingsError
-from penstock.shape import property_of
+from penstock.base.errors import SettingsError
+from penstock.base.shape import property_of
 from services.mpush.settings import Settings
 from tests.unit.writers import FORMATS
 

@@ -7,9 +7,9 @@ import pytest
 
 from common.settings.collisions import different_slots
 from common.settings.redaction import nearest
+from penstock.base.errors import Problem, SettingsError
+from penstock.base.installed import services
 from penstock.composition.service import settings_of
-from penstock.errors import Problem, SettingsError
-from penstock.installed import services
 from services.mpush.settings import Settings
 from tests.support.given import ENVIRONMENT, made, one, problems, refused
 

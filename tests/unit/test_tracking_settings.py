@@ -11,7 +11,7 @@ import pytest
 from common.acl import least
 from common.settings.base import ServiceSettings
 from common.settings.fields import kind_of
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from services.mdispatch.settings import Settings as Mdispatch
 from services.monitor.settings import Settings as Monitor
 from tests.support.given import problems_of

@@ -3,8 +3,8 @@
 import pytest
 from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, ResponseError
 
-from penstock.errors import Unsuitable
-from penstock.transient import passes
+from penstock.base.errors import Unsuitable
+from penstock.core.transient import passes
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio.connection import parse_url
 
-from penstock.bus.instance import check_url
-from penstock.errors import PenstockError, SettingsError
+from penstock.base.errors import PenstockError, SettingsError
+from penstock.base.urls import TLS, same_server, server_of, server_url, url_of, with_database
+from penstock.core.instance import check_url
 from penstock.lists import Lists
 from penstock.spark.options import Options
-from penstock.urls import TLS, same_server, server_of, server_url, url_of, with_database
 from services.mpush.settings import Settings
 from tests.support.tls import certificate
 

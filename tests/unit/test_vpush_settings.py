@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from common.settings.fields import kind_of
-from penstock.errors import SettingsError
+from penstock.base.errors import SettingsError
 from services.vpush.settings import Settings
 from tests.support.given import problems_of
 from tests.support.harness import ROOT

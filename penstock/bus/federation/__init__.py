@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.base.errors import WrongCall
 from penstock.bus.channel import Channel
 from penstock.bus.federation.channel import FederatedChannel
 from penstock.bus.federation.consumption import FederatedConsumption
@@ -15,7 +16,6 @@ from penstock.bus.persistable import Persistable
 from penstock.bus.pubsub import PubSub
 from penstock.bus.queue import Queue
 from penstock.bus.service import Service
-from penstock.errors import WrongCall
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

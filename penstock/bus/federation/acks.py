@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.bus.federation.queue import FederatedQueue

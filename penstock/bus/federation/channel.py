@@ -5,6 +5,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError, WrongCall
+from penstock.base.payload import Payload, as_payload
 from penstock.bus.channel import Channel, check_role, opening
 from penstock.bus.events import Handler
 from penstock.bus.federation.consumption import CREDIT
@@ -14,9 +17,6 @@ from penstock.bus.handover import Handover
 from penstock.bus.message import Message
 from penstock.bus.mode import to_busmq
 from penstock.bus.numbers import check_id
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError, WrongCall
-from penstock.payload import Payload, as_payload
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

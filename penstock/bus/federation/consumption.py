@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.encoding import encoded
+from penstock.base.errors import PenstockError, WrongCall
 from penstock.bus.federation.failures import Lost
 from penstock.bus.handing import Handing
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode, to_busmq
-from penstock.encoding import encoded
-from penstock.errors import PenstockError, WrongCall
 
 if TYPE_CHECKING:
     from penstock.bus.federation.queue import FederatedQueue

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.base.encoding import decoded, parse_whole
+from penstock.base.errors import WrongCall
 from penstock.bus.description import as_text
 from penstock.bus.federation.remote import Remote
 from penstock.bus.numbers import check_field
-from penstock.encoding import decoded, parse_whole
-from penstock.errors import WrongCall
 
 
 class FederatedDescription(Remote):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
+from penstock.base.encoding import encoded
+from penstock.base.errors import PenstockError
+from penstock.base.log import Log
 from penstock.bus.federation.pubsub import FederatedPubSub
 from penstock.bus.federation.site import Site
 from penstock.bus.scripts import DISCOVER
-from penstock.encoding import encoded
-from penstock.errors import PenstockError
-from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from penstock import errors
-from penstock.errors import PenstockError, Refused, Unauthorized, Unavailable, Unconfirmed, WrongCall
+from penstock.base import errors
+from penstock.base.errors import PenstockError, Refused, Unauthorized, Unavailable, Unconfirmed, WrongCall
 
 _FROM_TEXT: Final = frozenset(
     {errors.Full, errors.Gone, errors.Occupied, errors.Fenced, Unavailable, Unauthorized, Unconfirmed, WrongCall}

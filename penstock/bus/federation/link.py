@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
+from penstock.base.errors import Unauthorized
+from penstock.base.log import Log
 from penstock.bus.federation.frames import CLOSE, DATA, HEADER, ID_BYTES, MAX_FRAME_HEADER
 from penstock.bus.federation.liveness import keep_alive
 from penstock.bus.federation.writer import Writer
-from penstock.errors import Unauthorized
-from penstock.log import Log
-from penstock.tracking.backoff import Backoff
+from penstock.core.backoff import Backoff
 
 if TYPE_CHECKING:
     from penstock.bus.federation.remote import Remote

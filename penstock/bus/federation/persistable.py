@@ -3,10 +3,10 @@
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.base.encoding import encoded
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
 from penstock.bus.persistable import Persistable
-from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.base.encoding import decoded, encoded
+from penstock.base.payload import Payload, as_payload
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
 from penstock.bus.pubsub import PubSub
-from penstock.encoding import decoded, encoded
-from penstock.payload import Payload, as_payload
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

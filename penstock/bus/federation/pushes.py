@@ -7,12 +7,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.batches import MAX_BYTES, batches, payload_batches
+from penstock.base.encoding import decoded
+from penstock.base.errors import Full, PenstockError, Unavailable, Unconfirmed
+from penstock.base.payload import as_payload
 from penstock.bus.federation.calls import Answer
 from penstock.bus.federation.failures import Lost, Silent, error_of
-from penstock.encoding import decoded
-from penstock.errors import Full, PenstockError, Unavailable, Unconfirmed
-from penstock.payload import as_payload
+from penstock.core.batches import MAX_BYTES, batches, payload_batches
 
 if TYPE_CHECKING:
     from penstock.bus.federation.queue import FederatedQueue

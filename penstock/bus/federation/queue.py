@@ -5,6 +5,8 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from penstock.base.errors import Gone, PenstockError, Unauthorized, WrongCall
+from penstock.base.payload import Payload, as_payload
 from penstock.bus.federation.acks import Acks
 from penstock.bus.federation.consumption import FederatedConsumption
 from penstock.bus.federation.description import FederatedDescription
@@ -12,12 +14,10 @@ from penstock.bus.federation.failures import error_of
 from penstock.bus.federation.pushes import Pushes
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
-from penstock.bus.instance import OVERDUE_SECONDS
 from penstock.bus.mode import Mode, ModeOptions, running
 from penstock.bus.numbers import check_attaching, check_id
 from penstock.bus.queue import Queue
-from penstock.errors import Gone, PenstockError, Unauthorized, WrongCall
-from penstock.payload import Payload, as_payload
+from penstock.core.instance import OVERDUE_SECONDS
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

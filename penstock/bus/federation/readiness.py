@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.base.errors import PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

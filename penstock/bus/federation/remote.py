@@ -5,6 +5,8 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from penstock.base.errors import PenstockError, Refused, Unauthorized, Unconfirmed, WrongCall
+from penstock.base.log import Log
 from penstock.bus.events import Emitter
 from penstock.bus.federation.calls import FIRST_CALL, Calls
 from penstock.bus.federation.failures import Lost, Silent, error_of
@@ -23,8 +25,6 @@ from penstock.bus.federation.frames import (
 from penstock.bus.federation.link import MAX_FRAME, Link
 from penstock.bus.federation.readiness import Readiness
 from penstock.bus.federation.site import Site
-from penstock.errors import PenstockError, Refused, Unauthorized, Unconfirmed, WrongCall
-from penstock.log import Log
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -7,7 +7,7 @@ from penstock.bus.federation.queue import FederatedQueue
 from penstock.bus.federation.site import Site
 from penstock.bus.queue import Queue
 from penstock.bus.service import Service
-from penstock.bus.wire import Subscriber
+from penstock.core.wire import Subscriber
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

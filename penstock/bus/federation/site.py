@@ -5,8 +5,8 @@ import ssl
 from typing import Any, Final, Required, TypedDict
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from penstock.base.errors import Unauthorized, WrongCall
 from penstock.bus.federation.link import MAX_FRAME, OPEN_SECONDS, Link
-from penstock.errors import Unauthorized, WrongCall
 
 _SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 

@@ -10,9 +10,9 @@ from typing import Final, Self
 
 from redis.exceptions import RedisError
 
-from penstock.bus.instance import Instance
+from penstock.base.errors import Occupied, PenstockError
 from penstock.bus.scripts import RELEASE, RENEW
-from penstock.errors import Occupied, PenstockError
+from penstock.core.instance import Instance
 
 MOVER: Final = b"bus:mover"
 """The key on each server that names the run."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
-from penstock.bus.instance import Instance
+from penstock.base.encoding import decoded
+from penstock.base.errors import Fenced, Occupied, PenstockError
+from penstock.base.urls import server_of
 from penstock.bus.keys import metadata_key
 from penstock.bus.move.lease import Lease
 from penstock.bus.move.plan import Plan, Step
 from penstock.bus.move.strays import gather, sweep
 from penstock.bus.move.transfer import Moved, Transfer, seal
 from penstock.bus.placement import INDEX, Placement
-from penstock.encoding import decoded
-from penstock.errors import Fenced, Occupied, PenstockError
-from penstock.urls import server_of
+from penstock.core.instance import Instance
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-from penstock.bus.instance import Instance
+from penstock.base.encoding import decoded
 from penstock.bus.keys import MOVING, QUEUES
 from penstock.bus.move.names import Names
-from penstock.encoding import decoded
+from penstock.core.instance import Instance
 
 SCANNED: Final = 1_000
 """Keys that one SCAN looks at."""

@@ -3,12 +3,12 @@
 import secrets
 from collections.abc import Callable
 
+from penstock.base.encoding import encoded
+from penstock.base.urls import server_of
 from penstock.bus.move.names import Names
 from penstock.bus.move.plan import Step
 from penstock.bus.move.transfer import KEPT_SECONDS, MESSAGES, SIZE
 from penstock.bus.scripts import ADOPT, GATHER, SWEEP
-from penstock.encoding import encoded
-from penstock.urls import server_of
 
 
 async def gather(step: Step, is_stopping: Callable[[], bool]) -> int:

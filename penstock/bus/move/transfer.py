@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
+from penstock.base.encoding import encoded
+from penstock.base.errors import Gone, NotDurable, PenstockError, Unconfirmed
+from penstock.base.urls import server_of
 from penstock.bus.keys import MOVED
 from penstock.bus.move.names import HELD, Names
 from penstock.bus.move.plan import Step
 from penstock.bus.scripts import CARRY, FORGET, HAND_OVER, PREPARE, RECEIVE, RETIRE, SEAL, TAKE_OVER, UNSEAL
-from penstock.encoding import encoded
-from penstock.errors import Gone, NotDurable, PenstockError, Unconfirmed
-from penstock.urls import server_of
 
 MESSAGES: Final = 500
 SIZE: Final = 1 << 20

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._archive import LocalArchive
 from penstock.cli._frame import Failed, Json, run
 from penstock.cli._text import print_json, shown
-from penstock.encoding import counted
 
 
 class Format(StrEnum):

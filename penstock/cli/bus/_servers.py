@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.base.secrets import FILE_SUFFIX, NoSecret, resolve_reference, secret_in_file
+from penstock.base.urls import server_of
 from penstock.cli._frame import DEFAULT_URL, Failed, Misused, connected
 from penstock.cli._text import shown
 from penstock.cli._url import URL_FORMS
-from penstock.secrets import FILE_SUFFIX, NoSecret, resolve_reference, secret_in_file
-from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

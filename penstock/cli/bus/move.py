@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import counted
+from penstock.base.urls import server_of
 from penstock.cli._frame import Json, Misused, complain, masked, run
 from penstock.cli._progress import progress
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli._url import resolve_url
 from penstock.cli.bus._servers import Servers, all_connected
-from penstock.encoding import counted
-from penstock.urls import server_of
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus
@@ -65,7 +65,7 @@ async def _move(
 ) -> int:
     from penstock.bus import Bus, Placement
     from penstock.bus.move import Mover
-    from penstock.durability import DURABILITY
+    from penstock.core.durability import DURABILITY
 
     if placement not in [*Placement]:
         raise Misused(f"--placement {shown(placement)}: expected {' or '.join(Placement)}")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import Json, masked, run
 from penstock.cli._progress import progress
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli.bus._servers import Servers, all_connected
-from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.base.encoding import decoded
 from penstock.cli._frame import DEFAULT_URL, Failed, Json, run
 from penstock.cli._streams import Output
 from penstock.cli._text import shown
 from penstock.cli.bus._servers import Servers, all_connected, no_such_queue
-from penstock.encoding import decoded
 
 if TYPE_CHECKING:
     from penstock.bus import Consumption, Message, Queue

@@ -4,12 +4,12 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.encoding import decoded, encoded
 from penstock.cli._progress import progress
 from penstock.cli.jobs._jobs import ENTRY, as_fields, at
-from penstock.encoding import decoded, encoded
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.inspect.jobs import EntryState
     from penstock.jobs import Completion, DeadJob, Jobs
     from penstock.jobs.cancelling import Delayed

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.errors import WrongCall
+from penstock.base.exact_json import parse_whole
 from penstock.cli._frame import DEFAULT_URL, NAME_ANOTHER, Failed, Misused, masked
 from penstock.cli._text import shown
 from penstock.cli._url import URL_FORMS
 from penstock.cli.bus._servers import all_connected, resolve_urls
-from penstock.errors import WrongCall
-from penstock.exact_json import parse_whole
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.jobs import Jobs
 
 PATIENCE_SECONDS: Final = 10

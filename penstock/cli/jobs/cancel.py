@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from penstock.base.encoding import encoded
 from penstock.cli._frame import Failed, Json, run
 from penstock.cli._progress import progress
 from penstock.cli._text import print_json, shown
@@ -21,7 +22,6 @@ from penstock.cli.jobs._jobs import (
     no_such_job,
     nodes_with_entry,
 )
-from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from penstock.jobs import Jobs

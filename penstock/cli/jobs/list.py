@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.encoding import parse_number
 from penstock.cli._frame import Failed, Json, Misused, run
 from penstock.cli._text import age, clock, print_json, print_table, shown
 from penstock.cli.jobs._jobs import DEFAULT_PREFIX, ENTRY, Prefix, Redis, Stream, at, brief, jobs_at, no_such_stream
-from penstock.encoding import parse_number
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.inspect.jobs import Entry, EntryState
     from penstock.jobs import DeadJob, Jobs
     from penstock.jobs.cancelling import Delayed

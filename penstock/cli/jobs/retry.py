@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import encoded
 from penstock.cli._frame import Failed, Json, Misused, complain, run
 from penstock.cli._progress import progress
 from penstock.cli._text import print_json, shown
 from penstock.cli.jobs._jobs import DEFAULT_PREFIX, Prefix, Redis, Stream, at, jobs_at, servers_of
-from penstock.encoding import encoded
 
 if TYPE_CHECKING:
     from penstock.jobs import Jobs

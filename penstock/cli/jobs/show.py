@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import Json, run
 from penstock.cli._text import age, clock, print_json, print_table, shown
 from penstock.cli.jobs._found import Found, add_values, find
@@ -22,7 +23,6 @@ from penstock.cli.jobs._jobs import (
     no_such_job,
 )
 from penstock.cli.jobs.list import due_at, finite
-from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from penstock.jobs import Completion, DeadJob

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import Json, run
 from penstock.cli._progress import progress
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli.jobs._jobs import DEFAULT_PREFIX, Prefix, Redis, at, jobs_at, no_such_stream
-from penstock.encoding import counted
 
 if TYPE_CHECKING:
-    from penstock.bus.instance import Instance
+    from penstock.core.instance import Instance
     from penstock.inspect.jobs import GroupState, StreamState
     from penstock.jobs import Jobs
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.base.encoding import counted
+from penstock.base.errors import WrongCall
 from penstock.cli._frame import Failed, Json, Misused, require_path, run
 from penstock.cli._text import print_json, print_table, shown
 from penstock.cli.outbox._store import (
@@ -17,8 +19,6 @@ from penstock.cli.outbox._store import (
     require_message,
     require_store,
 )
-from penstock.encoding import counted
-from penstock.errors import WrongCall
 
 if TYPE_CHECKING:
     from penstock.outbox.store import Store

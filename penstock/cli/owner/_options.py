@@ -13,7 +13,7 @@ from penstock.cli._url import URL_FORMS, redis_option
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.sealing.keyring import Keyring
     from penstock.sealing.owners import KeyRecord
 
@@ -37,8 +37,8 @@ async def keyring(namespace: str, master: str, url: str) -> "AsyncIterator[tuple
         from penstock.sealing.master import master_key
     except ImportError as error:
         raise Failed(f"{error.name} is not installed: pip install 'penstock[seal]'") from error
-    from penstock.keys import Keys
-    from penstock.secrets import NoSecret
+    from penstock.base.keys import Keys
+    from penstock.base.secrets import NoSecret
 
     try:
         key, keys = master_key(master), Keys(namespace)

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import DEFAULT_URL, Json, Misused, connected, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.owner._options import KeysRedisUrl, Namespace, Owner, require_owner
-from penstock.encoding import counted
 
 
 def forget(
@@ -27,7 +27,7 @@ def forget(
 
 
 async def _forget(namespace: str, owner: str, yes: bool, url: str, as_json: bool) -> int:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.sealing.owners import forget_owner
 
     keys = Keys(namespace)

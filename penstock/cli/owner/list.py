@@ -13,7 +13,7 @@ def list_owners(namespace: Namespace, redis: KeysRedisUrl = DEFAULT_URL, json: J
 
 
 async def _list(namespace: str, url: str, as_json: bool) -> int:
-    from penstock.keys import Keys
+    from penstock.base.keys import Keys
     from penstock.sealing.owners import read_owners
 
     async with connected(url) as redis:

@@ -2,10 +2,10 @@
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import DEFAULT_URL, Json, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.owner._options import KeysRedisUrl, Master, Namespace, keyring
-from penstock.encoding import counted
 
 
 def rewrap(namespace: Namespace, master: Master, redis: KeysRedisUrl = DEFAULT_URL, json: Json = False) -> None:

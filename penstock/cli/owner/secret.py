@@ -26,7 +26,7 @@ def secret(
 
 
 async def _secret(owner: str, secret_file: str | None, as_json: bool) -> int:
-    from penstock.secrets import FILE_SUFFIX, NoSecret, secret_in_file
+    from penstock.base.secrets import FILE_SUFFIX, NoSecret, secret_in_file
     from penstock.webhook import owner_secret
 
     try:

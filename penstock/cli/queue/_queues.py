@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.base.errors import Unavailable, WrongCall
+from penstock.base.exact_json import as_json, parse_whole
+from penstock.base.secrets import FILE_SUFFIX, NoSecret, secret_in_file
 from penstock.cli._frame import Failed, Misused
 from penstock.cli._text import shown
-from penstock.errors import Unavailable, WrongCall
-from penstock.exact_json import as_json, parse_whole
-from penstock.secrets import FILE_SUFFIX, NoSecret, secret_in_file
 
 if TYPE_CHECKING:
     from penstock.hqueue import Queue, Status

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import Failed, Json, Misused, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.queue._queues import DEFAULT_URL, Service, TokenAt, Url, queue_of
 from penstock.cli.queue.dead import dead_tasks
-from penstock.encoding import counted
 
 if TYPE_CHECKING:
     from penstock.hqueue import Queue

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.encoding import counted
 from penstock.cli._frame import Json, run
 from penstock.cli._text import print_json, shown
 from penstock.cli.queue._queues import DEFAULT_URL, Service, TokenAt, Url, queue_of
-from penstock.encoding import counted
 
 
 def rewind(

@@ -35,9 +35,9 @@ def add(
 async def _add(
     namespace: str, owner: str, rights: tuple[str, ...], days: float | None, service: str, url: str, as_json: bool
 ) -> int:
-    from penstock.encoding import encoded
-    from penstock.keys import Keys
-    from penstock.tokens import RIGHTS, add_token
+    from penstock.base.encoding import encoded
+    from penstock.base.keys import Keys
+    from penstock.core.tokens import RIGHTS, add_token
 
     for word in rights:
         if not re.fullmatch(r"[a-z]+", word):

@@ -20,8 +20,8 @@ def list_tokens(
 
 
 async def _list(namespace: str, url: str, as_json: bool) -> int:
-    from penstock.keys import Keys
-    from penstock.tokens import read_tokens
+    from penstock.base.keys import Keys
+    from penstock.core.tokens import read_tokens
 
     async with lists_of(namespace, url) as redis:
         tokens = await read_tokens(redis, Keys(namespace))

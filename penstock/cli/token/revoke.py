@@ -21,8 +21,8 @@ def revoke(
 
 
 async def _revoke(namespace: str, id: str, url: str, as_json: bool) -> int:
-    from penstock.keys import Keys
-    from penstock.tokens import revoke_token
+    from penstock.base.keys import Keys
+    from penstock.core.tokens import revoke_token
 
     if not re.fullmatch(r"[0-9a-f]{1,64}", id):
         raise Misused(f"expected an id that `penstock token list` shows, found {id!r}")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.base.shape import Place
 from penstock.composition.model import Composition, Part
-from penstock.shape import Place
 
 OTHERS = "others"
 """Label of clients outside of the composition."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.base.errors import PenstockError
 from penstock.composition.draw.sketch import OTHERS, Sketch, redelivers
-from penstock.errors import PenstockError
 
 
 def svg(sketch: Sketch) -> bytes:

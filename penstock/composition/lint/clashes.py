@@ -7,12 +7,12 @@ from typing import Final
 
 from redis.crc import key_slot
 
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys, pending_of
+from penstock.base.shape import End, property_of
 from penstock.composition.draw.sketch import redelivers
 from penstock.composition.findings import Finding, at, at_property, display_name
 from penstock.composition.model import Composition, Part
-from penstock.encoding import encoded
-from penstock.keys import Keys, pending_of
-from penstock.shape import End, property_of
 
 COMMON: Final = (
     *("message_timeout", "message_expire", "message_capacity", "attempts", "backoff", "backoff_base", "backoff_cap"),

@@ -8,17 +8,17 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from penstock.base.encoding import decoded, decoded_fields, encoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
+from penstock.base.shape import End, property_of
+from penstock.base.urls import server_of
 from penstock.composition.findings import Finding, at, at_property, display_name
 from penstock.composition.lint.replies import unfit
 from penstock.composition.model import Composition, Part
-from penstock.encoding import decoded, decoded_fields, encoded
-from penstock.errors import WrongType
 from penstock.inspect.hazards import describe_expiry, expiring_keys
 from penstock.inspect.namespace import instances, namespaces, service_keys
 from penstock.inspect.ownership import Ownership
-from penstock.keys import Keys
-from penstock.shape import End, property_of
-from penstock.urls import server_of
 
 OWN: Final = {
     "counter": "string",

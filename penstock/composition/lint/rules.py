@@ -5,12 +5,12 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final
 
+from penstock.base.shape import End, Place, Use
 from penstock.composition.findings import Finding, at, display_name, nearest
 from penstock.composition.lint.clashes import kinds, namespaces, own_keys, pendings, slots
 from penstock.composition.lint.replies import replies
 from penstock.composition.lint.timing import answers, metrics, nested, unwatched, watched
 from penstock.composition.model import Composition, Part
-from penstock.shape import End, Place, Use
 
 FLOWS: Final = {"in": "out", "answers": "replies"}
 """Role of the output by role of the input; messages in other inputs end at the part."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from penstock.base.keys import Keys
+from penstock.base.shape import Place
 from penstock.composition.findings import Finding, at_property, display_name, nearest
 from penstock.composition.model import Composition, Part
-from penstock.keys import Keys
-from penstock.shape import Place
-from penstock.tracking.backoff import Backoff
+from penstock.core.backoff import Backoff
 
 
 def watched(composition: Composition) -> Iterator[Finding]:

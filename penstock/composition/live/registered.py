@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from redis.asyncio import Redis
 
+from penstock.base.encoding import encoded
+from penstock.base.keys import Keys
+from penstock.base.shape import parse_shape
 from penstock.composition.model import Composition, Part, connected
-from penstock.encoding import encoded
-from penstock.keys import Keys
-from penstock.shape import parse_shape
 
 
 async def read_registered(redis: "Redis", url: str, namespaces: Iterable[str]) -> Composition:

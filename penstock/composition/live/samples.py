@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise, takewhile
 from typing import Any, Final
 
+from penstock.base.shape import Place
 from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Composition, Part
-from penstock.shape import Place
 
 MAX_SAMPLES: Final = 600
 """How many samples are kept, which limits the age of a message that can be determined."""

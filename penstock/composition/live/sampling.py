@@ -6,16 +6,16 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from penstock.base.encoding import decoded, encoded
+from penstock.base.keys import Keys
+from penstock.base.shape import Place
+from penstock.base.urls import server_of
 from penstock.composition.live.samples import InstanceCounts, Sample, ServiceCounts
 from penstock.composition.model import Composition, Part
-from penstock.encoding import decoded, encoded
+from penstock.core.metrics import parse_metric
 from penstock.inspect import pending
 from penstock.inspect.namespace import is_late
-from penstock.keys import Keys
-from penstock.metrics import parse_metric
-from penstock.shape import Place
 from penstock.tracking.dead_letters import Letter
-from penstock.urls import server_of
 
 Call = tuple[Any, ...]
 CALLS_PER_SERVICE: Final = 3

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
-from penstock.atomic import AtomicRead
+from penstock.base.encoding import counted, decoded, encoded
 from penstock.composition.rollout import LUA
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
-from penstock.encoding import counted, decoded, encoded
+from penstock.core.atomic import AtomicRead
+from penstock.core.metrics import parse_metric
+from penstock.core.read_size import Sizes
+from penstock.core.script import Script
 from penstock.inspect.changes import begun, is_moved, key_of, moved
 from penstock.inspect.namespace import instances
-from penstock.metrics import parse_metric
-from penstock.read_size import Sizes
-from penstock.script import Script
 
 _backfill, _discard, _order, _rehome, _requeue = (
     Script.read(LUA / f"{verb}.lua") for verb in ("backfill", "discard", "order", "rehome", "requeue")

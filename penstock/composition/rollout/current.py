@@ -9,15 +9,15 @@ from typing import Any, Final, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from penstock.base.encoding import decoded, decoded_fields, encoded
+from penstock.base.errors import WrongType
+from penstock.base.keys import Keys
+from penstock.base.shape import Place, Use, shape_json
 from penstock.composition.model import Part
-from penstock.encoding import decoded, decoded_fields, encoded
-from penstock.errors import WrongType
+from penstock.core.metrics import parse_metric
 from penstock.inspect import namespace as namespaces
 from penstock.inspect.changes import key_of
 from penstock.inspect.namespace import instances
-from penstock.keys import Keys
-from penstock.metrics import parse_metric
-from penstock.shape import Place, Use, shape_json
 
 RegisteredShape = Mapping[str, Any]
 """The JSON that a service registers, as ``composition.live.registered.shape_json`` writes it."""

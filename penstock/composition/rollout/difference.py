@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from penstock.base.shape import Place, Use
 from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Composition
 from penstock.composition.rollout.current import CurrentState, ListUse
 from penstock.composition.rollout.steps import InvalidOption, Options
 from penstock.inspect.changes import REMOVED, target
-from penstock.shape import Place, Use
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ new one, and are moved in front of them before the first reader takes from there
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.base.encoding import counted
+from penstock.base.shape import Place, Use, property_of
 from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Composition, Part
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.difference import Difference, Removal, Rename
 from penstock.composition.rollout.steps import InvalidOption, Options, Plan, Step
-from penstock.encoding import counted
 from penstock.inspect.changes import REMOVED, begun, is_moved, renamed
-from penstock.shape import Place, Use, property_of
 
 
 def plan(

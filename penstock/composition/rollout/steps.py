@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from penstock.errors import PenstockError
-from penstock.shape import Place
+from penstock.base.errors import PenstockError
+from penstock.base.shape import Place
 
 if TYPE_CHECKING:
     from penstock.composition.rollout.current import CurrentState

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from redis import Redis
 
-from penstock.raw_connection import Command
+from penstock.core.raw_connection import Command
 from penstock.spark.options import connect, exchange, transact
 from penstock.spark.staging import MAX_KEYS, Staged
 

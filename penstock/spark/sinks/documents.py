@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 from redis import Redis
 
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
-from penstock.raw_connection import Command
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError
+from penstock.core.raw_connection import Command
 from penstock.spark.options import Options
 from penstock.spark.sinks.at_once import AtOnce
 from penstock.spark.sources.documents import DOCUMENT, STORAGES, check_reply, parsed, types_of

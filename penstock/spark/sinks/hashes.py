@@ -14,8 +14,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructType
 from redis import Redis
 
-from penstock.errors import PenstockError, WrongOption
-from penstock.raw_connection import Command
+from penstock.base.errors import PenstockError, WrongOption
+from penstock.core.raw_connection import Command
 from penstock.spark.fields import FLOAT, WHOLE, check, fields_of
 from penstock.spark.options import Options, connect, run, script
 from penstock.spark.sinks.at_once import AtOnce

@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructType
 from redis import Redis
 
-from penstock.encoding import encoded
-from penstock.errors import PenstockError, WrongOption
-from penstock.raw_connection import Command
+from penstock.base.encoding import encoded
+from penstock.base.errors import PenstockError, WrongOption
+from penstock.core.raw_connection import Command
 from penstock.spark.fields import FLOAT, WHOLE
 from penstock.spark.options import Options
 from penstock.spark.sinks.at_once import AtOnce

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 from redis.exceptions import NoScriptError
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, WrongOption
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, WrongOption
 from penstock.spark.cluster import beside
 from penstock.spark.options import Options, connect, exchange, script
 from penstock.spark.sinks.once import operator_error

@@ -12,8 +12,8 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from penstock.errors import DataLost, PenstockError
-from penstock.script import translate_error
+from penstock.base.errors import DataLost, PenstockError
+from penstock.core.script import translate_error
 from penstock.spark.cluster import beside
 from penstock.spark.options import run, script
 from penstock.spark.staging import Part

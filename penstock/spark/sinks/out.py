@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
 from penstock.spark.options import Options
 
 COLUMN: Final = "key"

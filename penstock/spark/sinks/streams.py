@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.errors import PenstockError, WrongOption
+from penstock.base.errors import PenstockError, WrongOption
 from penstock.spark.cluster import beside
 from penstock.spark.fields import check, fields_of
 from penstock.spark.options import Options, connect, run, script

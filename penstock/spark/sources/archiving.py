@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.errors import Unsuitable
+from penstock.base.errors import Unsuitable
 from penstock.spark.archive import DDL, WRITER
 from penstock.spark.masking import masked
 from penstock.spark.rollups import cells

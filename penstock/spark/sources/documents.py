@@ -13,9 +13,9 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, Stru
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, WrongOption
-from penstock.raw_connection import Command
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, WrongOption
+from penstock.core.raw_connection import Command
 from penstock.spark.fields import FLOAT, WHOLE
 from penstock.spark.options import Options, exchange
 from penstock.spark.sources.tables import TableReader

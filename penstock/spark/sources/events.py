@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from redis.exceptions import ResponseError
 
-from penstock.errors import DataLost
-from penstock.keys import Keys
-from penstock.raw_connection import Command
+from penstock.base.errors import DataLost
+from penstock.base.keys import Keys
+from penstock.core.raw_connection import Command
 from penstock.spark.decode import SCHEMA, RawEntry, decode_entries
 from penstock.spark.options import exchange
 from penstock.spark.sources.pages import FIRST_ENTRIES, GROWTH, Entries, with_key

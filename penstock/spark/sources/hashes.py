@@ -8,9 +8,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, DataType, StringType, StructType
 from redis import Redis
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, WrongOption
-from penstock.raw_connection import Command
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, WrongOption
+from penstock.core.raw_connection import Command
 from penstock.spark.fields import FIELDS, FLOAT, WHOLE
 from penstock.spark.options import Options, exchange
 from penstock.spark.sources.tables import Table, TableReader

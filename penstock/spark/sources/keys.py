@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 from redis import Redis
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, WrongOption
-from penstock.raw_connection import Command
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, WrongOption
+from penstock.core.raw_connection import Command
 from penstock.spark.options import Options, exchange
 from penstock.spark.sources.tables import TableReader
 from penstock.spark.staging import checked

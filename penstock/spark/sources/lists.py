@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from redis.exceptions import ResponseError
 
-from penstock.encoding import decoded, encoded
-from penstock.errors import DataLost, PenstockError
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import DataLost, PenstockError
 from penstock.spark.cluster import beside
 from penstock.spark.options import LazyConnection, Options, exchange, run, script
 from penstock.spark.staging import MAX_KEYS, PAGE_BYTES, PAGE_ROWS, checked, chunks

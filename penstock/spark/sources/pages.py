@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 from redis.exceptions import RedisError, ResponseError
 
-from penstock.errors import WrongType
-from penstock.raw_connection import Command, pack
+from penstock.base.errors import WrongType
+from penstock.core.raw_connection import Command, pack
 from penstock.spark.cluster import ELSEWHERE, node_of
 from penstock.spark.decode import RawEntry
 from penstock.spark.options import LazyConnection, Options

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 from redis.exceptions import ResponseError
 
-from penstock.errors import DataLost, WrongOption
-from penstock.raw_connection import Command
+from penstock.base.errors import DataLost, WrongOption
+from penstock.core.raw_connection import Command
 from penstock.spark.decode import END_OF_TIME, RawEntry
 from penstock.spark.options import Options, exchange
 from penstock.spark.sources.pages import Entries, with_key

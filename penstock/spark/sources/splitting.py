@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-from penstock.raw_connection import Command
+from penstock.core.raw_connection import Command
 from penstock.spark.options import exchange
 from penstock.spark.sources.places import Place
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.errors import WrongOption
+from penstock.base.errors import WrongOption
 from penstock.spark.options import Options
 from penstock.spark.sources.bounds import LATEST, Bounds
 from penstock.spark.sources.events import SUFFIX, Events

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from redis import Redis
 
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
 from penstock.spark.options import Options, connect
 from penstock.spark.staging import MAX_KEYS, chunks
 

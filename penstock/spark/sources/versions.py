@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.encoding import decoded
-from penstock.errors import PenstockError
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError
 from penstock.spark.options import Options, connect
 from penstock.spark.sources.hashes import OPTIONS as BATCH_OPTIONS
 from penstock.spark.sources.hashes import HashTable, replies_of

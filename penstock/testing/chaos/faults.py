@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from penstock.connection import MAX_SILENCE
+from penstock.core.connection import MAX_SILENCE
 from penstock.testing.chaos.injection import Kind, PointFault
 from penstock.testing.chaos.lane import Lane
 from penstock.testing.chaos.points import Point

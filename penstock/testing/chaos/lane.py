@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from penstock.base.encoding import decoded, encoded
+from penstock.base.shape import Place
 from penstock.composition.model import Composition
-from penstock.encoding import decoded, encoded
-from penstock.shape import Place
 from penstock.testing.chaos.messages import Account, Routes, message, recognised
 from penstock.testing.chaos.subject import POLL_SECONDS, Subject
 from penstock.testing.sandbox import Sandbox

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.base.errors import PenstockError
+from penstock.base.shape import Place, Promise
 from penstock.composition.model import ID_HERE, Composition
-from penstock.errors import PenstockError
-from penstock.shape import Place, Promise
 
 ID: Final = re.compile(rb"penstock-chaos-(\d+)-(\d+)")
 

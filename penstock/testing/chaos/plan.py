@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.base.errors import PenstockError
 from penstock.composition.model import Composition
-from penstock.errors import PenstockError
 from penstock.testing.chaos.faults import NO_FAULT, Injection
 from penstock.testing.chaos.injection import Kind
 from penstock.testing.chaos.lane import fed_lists

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.testing.chaos.run import FaultResult, Report
 
 COLUMNS: Final = ("fault", "injected", "met", "lost", "doubled", "reordered", "longest stall")
@@ -96,7 +96,7 @@ def page(report: Report, directory: str) -> str:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup
 
-        from penstock.plots import COLOURS
+        from penstock.spark.plots import COLOURS
         from penstock.testing.chaos.timeline import timeline
     except ImportError as error:
         raise PenstockError(f"{error.name} is not installed: pip install 'penstock[plots]'") from error

@@ -11,11 +11,11 @@ from typing import Final
 
 from penstock.accounting.audit import audit
 from penstock.accounting.tracked import audit_tracked
+from penstock.base.encoding import counted
+from penstock.base.errors import PenstockError
+from penstock.base.keys import Keys
+from penstock.base.shape import Place
 from penstock.composition.model import Composition
-from penstock.encoding import counted
-from penstock.errors import PenstockError
-from penstock.keys import Keys
-from penstock.shape import Place
 from penstock.testing.chaos.faults import Injection
 from penstock.testing.chaos.lane import BASELINE_ACCOUNT, Lane, Times
 from penstock.testing.chaos.messages import Account, Routes

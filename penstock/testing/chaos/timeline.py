@@ -7,7 +7,7 @@ from typing import Any, Final
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from penstock.plots import COLOURS
+from penstock.spark.plots import COLOURS
 from penstock.testing.chaos.run import FaultResult, Report
 
 WIDTH_INCHES: Final = 9.0

@@ -11,18 +11,18 @@ from typing import Final
 
 from redis.asyncio import Redis
 
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import PenstockError
+from penstock.base.keys import Keys
+from penstock.base.shape import Place
+from penstock.base.urls import split_server
 from penstock.composition.model import Part
 from penstock.composition.procfile import OBEYED_SIGTERM
-from penstock.encoding import decoded, encoded
-from penstock.errors import PenstockError
-from penstock.keys import Keys
-from penstock.shape import Place
 from penstock.testing.sandbox import POLL_SECONDS, Sandbox, answered
 from penstock.testing.service_process import ServiceProcess
 from penstock.testing.spec.declared import Fault
 from penstock.testing.spec.injection import Injector
 from penstock.testing.spec.keys import Places
-from penstock.urls import split_server
 
 START_SECONDS: Final = 30.0
 """Time for a service to register after its start."""

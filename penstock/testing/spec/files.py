@@ -8,16 +8,16 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
-from penstock import yaml_documents
+from penstock.base import yaml_documents
+from penstock.base.errors import PenstockError, Problem, SettingsError
+from penstock.base.validation import describe_error
 from penstock.composition.declared import line_of
 from penstock.composition.files import read
 from penstock.composition.model import Composition
-from penstock.errors import PenstockError, Problem, SettingsError
 from penstock.testing.spec import Case
 from penstock.testing.spec.declared import File, Test
 from penstock.testing.spec.fitting import Location, mistakes, started, unknown_processes
 from penstock.testing.spec.keys import Places
-from penstock.validation import describe_error
 
 TESTS_FOLDER: Final = "tests"
 """The folder of the test files in the composition's."""

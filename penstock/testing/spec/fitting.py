@@ -6,8 +6,8 @@ from math import inf
 from pathlib import Path
 from shlex import join
 
+from penstock.base.installed import services
 from penstock.composition.model import Part
-from penstock.installed import services
 from penstock.testing.spec.declared import ALL, STEP_SECONDS, Expectation, Fault, Messages, Test
 from penstock.testing.spec.keys import Places
 from penstock.testing.spec.schema import did_you_mean

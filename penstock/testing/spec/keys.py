@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Final
 
+from penstock.base.shape import Place
+from penstock.base.urls import split_server
 from penstock.composition.model import Part
 from penstock.composition.service import DEFAULT_URL
-from penstock.shape import Place
 from penstock.testing.sandbox import host_of
 from penstock.testing.spec.schema import did_you_mean
-from penstock.urls import split_server
 
 AT: Final = " @ "
 ONLY_SERVER: Final = "server"

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from penstock.encoding import encoded
-from penstock.errors import PenstockError
-from penstock.shape import Place
+from penstock.base.encoding import encoded
+from penstock.base.errors import PenstockError
+from penstock.base.shape import Place
 from penstock.testing.chaos.lane import FAST_SETTINGS
 from penstock.testing.sandbox import POLL_SECONDS, Sandbox
 from penstock.testing.spec import Case, CaseResult

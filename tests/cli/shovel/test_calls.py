@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from penstock.base.urls import server_of
 from penstock.testing.server import EmbeddedServer
-from penstock.urls import server_of
 from tests.cli.given import left, push
 from tests.cli.shovel.moving import (
     HALFWAY,

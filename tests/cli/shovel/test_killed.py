@@ -8,9 +8,9 @@ import signal
 import pytest
 from redis.asyncio import Redis
 
+from penstock.core.once import agree
 from penstock.testing.server import EmbeddedServer
 from penstock.transfer.move import BACK_BYTES, Move
-from penstock.transfer.protocol import agree
 from tests.cli.given import left, push
 from tests.cli.shovel.moving import (
     HALFWAY,

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, ReadOnlyError, TimeoutError
 from redis.retry import Retry
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.replica import Replica

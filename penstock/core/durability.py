@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from penstock.errors import NotDurable
-from penstock.raw_connection import Command
+from penstock.base.errors import NotDurable
+from penstock.core.raw_connection import Command
 
 DURABILITY: Final = r"(memory|aof|replicas:([1-9][0-9]{0,2}|majority))"
 """How levels are written."""

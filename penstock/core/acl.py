@@ -9,10 +9,10 @@ from typing import Final
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from penstock.encoding import encoded
-from penstock.errors import Unsuitable
-from penstock.raw_connection import Command, RawConnection, pack
-from penstock.script import LUA, PART
+from penstock.base.encoding import encoded
+from penstock.base.errors import Unsuitable
+from penstock.core.raw_connection import Command, RawConnection, pack
+from penstock.core.script import LUA, PART
 
 COMMAND_WORD: Final = re.compile(r"""['"]([A-Z][A-Z_]+)['"](?=(?:, *['"]([A-Z]+)['"])?)""")
 """A word of a script that may be a command, and the next one, which may be its subcommand."""

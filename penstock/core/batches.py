@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, I
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 MAX_MESSAGES: Final = 500
 MAX_BYTES: Final = 1 << 20

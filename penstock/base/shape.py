@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-from penstock.encoding import decoded
-from penstock.errors import Problem
-from penstock.urls import server_of, url_of
+from penstock.base.encoding import decoded
+from penstock.base.errors import Problem
+from penstock.base.urls import server_of, url_of
 
 Use = Literal["reads", "writes", "keeps"]
 """A part takes messages from a key, puts messages into it, or keeps its own there, as in a pending list."""

@@ -3,10 +3,10 @@
 import json as json_
 from typing import Any, Final
 
-from penstock import exact_json
-from penstock.encoding import decoded, encoded
-from penstock.errors import WrongCall
-from penstock.exact_json import has_number
+from penstock.base import exact_json
+from penstock.base.encoding import decoded, encoded
+from penstock.base.errors import WrongCall
+from penstock.base.exact_json import has_number
 
 Payload = bytes | str
 _AS_TEXT: Final = json_.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))

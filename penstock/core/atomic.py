@@ -12,10 +12,10 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-from penstock.encoding import decoded
-from penstock.errors import TooMany
-from penstock.raw_connection import Command
-from penstock.script import LUA, Script, translate_error
+from penstock.base.encoding import decoded
+from penstock.base.errors import TooMany
+from penstock.core.raw_connection import Command
+from penstock.core.script import LUA, Script, translate_error
 
 MAX_COMMANDS: Final = 5_000
 """Commands in one script. It blocks the server while it runs: about 5 ms for the lengths of this many lists."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
-from penstock.errors import WrongCall
+from penstock.base.errors import WrongCall
 
 Place = tuple[asyncio.AbstractEventLoop | None, int]
 """An event loop, or None for programs without one, and a signal."""

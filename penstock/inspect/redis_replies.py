@@ -7,7 +7,7 @@ from redis._parsers import _AsyncRESP2Parser
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import InvalidResponse, ResponseError
 
-from penstock.connection import connect
+from penstock.core.connection import connect
 
 ESCAPES: Final = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
 

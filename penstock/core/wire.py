@@ -10,7 +10,7 @@ from hiredis import ProtocolError, Reader
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError, ReadOnlyError
 
-from penstock.raw_connection import Packed, RawConnection, Word, pack
+from penstock.core.raw_connection import Packed, RawConnection, Word, pack
 
 MAX_CHANNELS: Final = 1_000
 """Maximum number of channels in one SUBSCRIBE."""

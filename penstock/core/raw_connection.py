@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, ConnectionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as Unanswered
 
-from penstock.connection import MAX_SILENCE, connect
-from penstock.encoding import encoded
+from penstock.base.encoding import encoded
+from penstock.core.connection import MAX_SILENCE, connect
 
 Word = bytes | str | int | float
 MAX_CACHED_LENGTH: Final = 4_096

@@ -6,15 +6,15 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock.atomic import AtomicRead
-from penstock.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
+from penstock.base.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
+from penstock.base.keys import Keys
+from penstock.core.atomic import AtomicRead
+from penstock.inspect.location import MAX_QUEUE_SCAN, Location
 from penstock.inspect.namespace import instances, instances_of_service
-from penstock.keys import Keys
 from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import Letter, newest_first
 from penstock.tracking.details import Details
 from penstock.tracking.events import TrackedEvent, history_extent, last_event
-from penstock.tracking.location import MAX_QUEUE_SCAN, Location
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import UNTAKEN, By, find_message, xids_of
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from redis.exceptions import ConnectionError, ResponseError
 
-from penstock.bus.wire import Wire
-from penstock.durability import Level
-from penstock.errors import NotDurable, Unsuitable
+from penstock.base.errors import NotDurable, Unsuitable
+from penstock.core.durability import Level
+from penstock.core.wire import Wire
 
 CONFIRM_SECONDS: Final = 10.0
 """Longest time for which the server waits for its disk or its replicas."""

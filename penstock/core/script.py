@@ -27,9 +27,9 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import ClusterCrossSlotError, NoScriptError, ResponseError
 
-from penstock.encoding import decoded
-from penstock.errors import Fenced, Gone, Moving, Occupied, Unsuitable, WrongCall, WrongType
-from penstock.raw_connection import LARGE, Command, Packed, Prefix, Word, pack, pack_small
+from penstock.base.encoding import decoded
+from penstock.base.errors import Fenced, Gone, Moving, Occupied, Unsuitable, WrongCall, WrongType
+from penstock.core.raw_connection import LARGE, Command, Packed, Prefix, Word, pack, pack_small
 
 LUA: Final = Path(__file__).parent / "lua"
 PARTS: Final = LUA / "parts"

@@ -16,11 +16,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
 
-from penstock.connection import OTHER_SERVER
-from penstock.errors import Fenced, Refused, TargetLost, WrongType
-from penstock.raw_connection import Command, Packed, RawConnection, pack
-from penstock.script import Script, translate_error
-from penstock.transfer import LUA
+from penstock.base.errors import Fenced, Refused, TargetLost, WrongType
+from penstock.core.connection import OTHER_SERVER
+from penstock.core.raw_connection import Command, Packed, RawConnection, pack
+from penstock.core.script import LUA, Script, translate_error
 
 next_messages, settle, _arrive, _meet = (
     Script.read(LUA / f"{verb}.lua") for verb in ("next", "settle", "arrive", "meet")

@@ -11,11 +11,11 @@ from typing import Final, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
-from penstock.connection import follow, return_home
-from penstock.errors import PenstockError, Unavailable, WrongCall, WrongType
-from penstock.log import Log
-from penstock.tracking.backoff import Backoff
-from penstock.transient import passes
+from penstock.base.errors import PenstockError, Unavailable, WrongCall, WrongType
+from penstock.base.log import Log
+from penstock.core.backoff import Backoff
+from penstock.core.connection import follow, return_home
+from penstock.core.transient import passes
 
 BACKOFF: Final = Backoff((), 0.04, 1.0)
 HURRY_SECONDS: Final = 3.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
-from penstock.secrets import read_at_most
+from penstock.base.secrets import read_at_most
 
 EXPECTED: Final = (
     "redis://host:port/db, rediss://host:port/db, unix:///path?db=0, redis+sentinel://host:port,host:port/service or "

@@ -18,18 +18,17 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from penstock.bus.waker import Waker
-from penstock.bus.wire import LostReply, Reply, Subscriber, Wire
-from penstock.bus.writer import CONFIRM_SECONDS, Writer
-from penstock.connection import MAX_SILENCE, mask_password
-from penstock.durability import Level
-from penstock.encoding import decoded
-from penstock.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall, WrongType
-from penstock.raw_connection import pack
-from penstock.retry import BACKOFF, Patience
-from penstock.script import Script, translate_error
-from penstock.transient import passes
-from penstock.urls import server_url
+from penstock.base.encoding import decoded
+from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall, WrongType
+from penstock.base.urls import server_url
+from penstock.core.connection import MAX_SILENCE, mask_password
+from penstock.core.durability import Level
+from penstock.core.patience import BACKOFF, Patience
+from penstock.core.raw_connection import pack
+from penstock.core.script import Script, translate_error
+from penstock.core.transient import passes
+from penstock.core.wire import LostReply, Reply, Subscriber, Wire
+from penstock.core.writer import CONFIRM_SECONDS, Writer
 
 NAME: Final = "penstock-bus"
 """Name of the connections in CLIENT LIST."""
@@ -73,8 +72,6 @@ class Instance:
         self.subscriber = Subscriber(url, name, self._lost)
         self._writer = Writer(url, name, self._lost, level) if level else None
         self._wires = [each for each in (self._wire, self._writer, self.subscriber) if each]
-        self.wakers = dict[bytes, Waker]()
-        """Of the queues from which messages are taken, by the channel that announces new ones."""
         self._up = self._down = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
 

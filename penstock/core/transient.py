@@ -18,7 +18,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from penstock.errors import NotDurable, Refused, WrongType
+from penstock.base.errors import NotDurable, Refused, WrongType
 
 PASSING: Final = (
     ConnectionError,

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
 FILE_SUFFIX: Final = "_FILE"
 """Suffix of a variable that names a file with the value."""

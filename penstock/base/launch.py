@@ -12,9 +12,9 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final, NoReturn
 
-from penstock.errors import PenstockError
+from penstock.base.errors import PenstockError
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parent.parent.parent
 """The folder of Penstock, ``services`` and ``common``."""
 OWN_PACKAGES: Final = ("common", "services")
 DISTRIBUTION: Final = "penstock"

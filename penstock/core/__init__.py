@@ -1,0 +1,1 @@
+"""What everything connects, waits, settles and proves with."""
