@@ -156,6 +156,7 @@ def _watched(part: "Part", parts: "tuple[Part, ...]") -> Iterator[str]:
     for other in parts:
         if other is not part and any(fnmatchcase(other.namespace or "", name) for name in part.shape.watches):
             yield from other.rights[other.urls[0]].keys
+            yield from (glob_escaped(end.key) for end in other.shape.watched if end.url == other.urls[0])
 
 
 def _same(server: str, known: Sequence[str]) -> str:
