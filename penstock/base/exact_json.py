@@ -10,6 +10,7 @@ wanted may have lost digits.
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final, Self
 
@@ -41,6 +42,8 @@ class Number(float):
 
 
 KEEP_DIGITS: Final = {str, int, bool, type(None), Number}
+MAX_EXPONENT: Final = 32
+"""Characters of an exponent; a longer one is compared as a decimal number."""
 MAX_INT_DIGITS: Final = 4_300
 """Python makes no whole number of more."""
 quoted: Final = encode_basestring_ascii
@@ -60,8 +63,9 @@ def parse(message: bytes) -> Any:
     return parse_slowly(message)
 
 
-def parse_slowly(message: bytes) -> Any:
-    """Return the value of ``message`` as ``json.loads`` does: whole numbers keep their digits."""
+def parse_slowly(message: bytes | str) -> Any:
+    """Return the value of ``message``, which is UTF-8, as ``json.loads`` does: whole numbers keep their digits."""
+    message = _text(message)
     try:
         return json.loads(message)
     except json.JSONDecodeError:
@@ -78,6 +82,7 @@ def parse_whole(message: bytes) -> Any:
 
 def parse_exactly(message: bytes | str) -> Any:
     """Return the value of ``message`` with a ``Number`` for each that is no ``int``. Raise as ``json.loads``."""
+    message = _text(message)
     try:
         return json.loads(message, parse_float=Number)
     except json.JSONDecodeError:
@@ -124,25 +129,33 @@ def as_json(value: Any) -> bytes:
 def canonical(value: Any) -> str:
     """Return a JSON value, as ``parse`` or ``exactly`` returns it, as JSON text: the same for all equal values.
 
-    Raise ``RecursionError`` if it is nested too deeply, and ``ValueError`` as ``canonical_number`` does.
+    Raise ``RecursionError`` if it is nested too deeply.
     """
     return _written(value, _canonical_word, sorted)
 
 
 def canonical_number(text: str, zeros: int = MAX_ZEROS) -> str:
-    """Return a number of JSON in its canonical form. Raise ``ValueError`` if it is none, or its exponent is absurd.
+    """Return a number of JSON in its canonical form. Raise ``ValueError`` if it is none.
 
     A whole number that ends in up to ``zeros`` zeros is plain, all others are written as Python writes a float.
     """
     match = NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(f"expected a number, found {text[:40]!r}")
-    sign, whole, fraction, exponent = match[1], match[2], match[3] or "", int(match[4] or 0)
+    sign, whole, fraction, exponent = match[1], match[2], match[3] or "", match[4] or "0"
     digits = (whole + fraction).lstrip("0")
     significant = digits.rstrip("0")
     if not significant:
         return "0"
-    point = len(digits) - len(fraction) + exponent
+    before = len(digits) - len(fraction)
+    mantissa = f"{sign}{significant[0]}{significant[1:] and '.'}{significant[1:]}"
+    if len(exponent) > MAX_EXPONENT:  # Decimal is exact, and takes no quadratic time as int does
+        with localcontext(prec=len(exponent) + MAX_EXPONENT):
+            exponent = f"{Decimal(exponent) + (before - 1):+f}"
+        if len(exponent) > MAX_EXPONENT:
+            return f"{mantissa}e{exponent}"
+        before = 1
+    point = before + int(exponent)
     """Where the decimal point is in ``significant``."""
     if len(significant) <= point <= len(significant) + zeros:
         return sign + significant.ljust(point, "0")
@@ -150,7 +163,7 @@ def canonical_number(text: str, zeros: int = MAX_ZEROS) -> str:
         return f"{sign}{significant[:point]}.{significant[point:]}"
     if -4 < point <= 0:
         return f"{sign}0.{'0' * -point}{significant}"
-    return f"{sign}{significant[0]}{significant[1:] and '.'}{significant[1:]}e{point - 1:+03d}"
+    return f"{mantissa}e{point - 1:+03d}"
 
 
 def _word(value: Any) -> str:
@@ -181,6 +194,11 @@ def has_number(value: Any) -> bool:
     kind = type(value)
     inner = value if kind is list else value.values() if kind is dict else ()
     return kind is Number or any(map(has_number, inner))
+
+
+def _text(message: bytes | str) -> str:
+    """Decode UTF-8, perhaps behind a byte order mark: ``json.loads`` takes UTF-16, too, which nobody else here does."""
+    return message if isinstance(message, str) else message.decode("utf-8-sig", "surrogatepass")
 
 
 def _whole(text: str) -> int | Number:
