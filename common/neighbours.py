@@ -1,5 +1,6 @@
 """Processes of this machine: an instance of them that has died is known at once, before its registration ends."""
 
+import os
 from hashlib import sha1
 from pathlib import Path
 from typing import Final
@@ -25,16 +26,32 @@ def process(pid: int) -> str:
 
     Empty if there is no process ``pid``, or it is a zombie, or where nothing is known of processes.
     """
-    where = place()
-    try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return f"{where}/{pid}/{fields[19]}" if where and fields[0] not in "ZX" else ""
+    where, state, begun = place(), *_stat(pid)
+    return f"{where}/{pid}/{begun}" if where and state and state not in "ZX" else ""
 
 
 def has_ended(name: str) -> bool:
     """Return True if ``name``, as ``process`` returned it once, is of a process of this machine that is gone."""
-    where, _, rest = name.rpartition("/")
-    shared, _, pid = where.rpartition("/")
-    return bool(rest) and pid.isdigit() and shared == place() and process(int(pid)) != name
+    shared, _, rest = name.partition("/")
+    pid, _, begun = rest.partition("/")
+    if not begun or not pid.isdigit() or shared != place():
+        return False
+    state, now = _stat(int(pid))
+    if state:
+        return state in "ZX" or now != begun
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's, which /proc may hide
+        return False
+    return False
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """Return the state of a process, and when it began; two empty texts if they cannot be read."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[19]

@@ -40,3 +40,13 @@ def test_without_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(neighbours, "PROC", tmp_path)
     assert process(os.getpid()) == ""
     assert not has_ended(name)
+
+
+def test_a_process_that_proc_hides_has_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As with hidepid=2, or a unit with ProtectProc=invisible, for the processes of other users."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        name = process(other.pid)
+        monkeypatch.setattr(neighbours, "_stat", lambda _: ("", ""))
+        assert not has_ended(name)
+        other.kill()
+    assert has_ended(name)
