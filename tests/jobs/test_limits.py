@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core.connection import server_time
 from penstock.jobs import Attempt, Jobs, Limit
 from tests.jobs.given import Gauge, Held, consumer, pending, working
 from tests.support.harness import eventually
@@ -209,3 +210,21 @@ async def test_nothing_is_left_when_all_is_done(jobs: Jobs, redis: Any) -> None:
             await producer.send("s", jobs.job(str(number)), key=f"k{number % 4}")
         await eventually(lambda: len(done) == 40 + 14)
         await eventually(lambda: _empty(redis))
+
+
+@pytest.mark.parametrize("ahead", [":at", ":until"])
+async def test_a_rate_that_was_kept_before_the_clock_was_set_back_holds_nobody_up(
+    jobs: Jobs, redis: Any, ahead: str
+) -> None:
+    worker, done = consumer(concurrency=20), list[str]()
+
+    @worker.job("s", limit=Limit(rate=1))
+    async def work(job: Attempt) -> None:
+        done.append(job.id)
+
+    await redis.hset("hfxbus:limit:s:g", ahead, await server_time(redis) + 3_600)
+    producer = jobs.producer()
+    async with working(jobs, worker):
+        for number in range(3):
+            await producer.send("s", jobs.job(str(number)))
+        await eventually(lambda: len(done) == 3)

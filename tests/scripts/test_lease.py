@@ -164,3 +164,14 @@ def test_in_any_order_of_events_one_holds_it_and_tokens_grow(redis_url: str) -> 
         max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
     run_state_machine_as_test(Replicas, settings=few)
+
+
+async def test_a_lease_from_before_the_clock_was_set_back_is_over(redis: Redis) -> None:
+    assert await lease(redis, "1", life=30).hold() == 1
+    await redis.hincrby(KEYS.lease, "expires", 3_600_000)
+    assert await lease(redis, "2", life=5).hold() == 2
+
+
+async def test_a_standby_with_a_shorter_life_takes_no_lease_that_is_kept(redis: Redis) -> None:
+    assert await lease(redis, "1", life=600).hold() == 1
+    assert await lease(redis, "2", life=5).hold() is None

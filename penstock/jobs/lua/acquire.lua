@@ -15,6 +15,12 @@ local time = call('TIME')
 local now = time[1] + time[2] / 1e6
 local refused = wrong_type({hash = {limit, tries}, zset = {busy, parked, wait}, stream = {stream}})
 if refused then return refused end
+local step, room = tonumber(interval), tonumber(most)
+-- What ends later than it can is from before the clock was set back.
+local latest = now + step * (call('ZCARD', wait) + 1)
+for _, member in ipairs(call('ZRANGEBYSCORE', busy, string.format('(%.6f', latest + lease), '+inf', 'LIMIT', 0, 100)) do
+  call('ZADD', busy, now + lease, member)
+end
 for _, member in ipairs(call('ZRANGEBYSCORE', busy, '-inf', now, 'LIMIT', 0, 100)) do
   local key = string.match(member, '^(.*) [^ ]*$')
   call('ZREM', busy, member)
@@ -28,17 +34,19 @@ for place = 1, #some, 2 do
   end
 end
 local granted, after = {}, math.huge
-local step, room = tonumber(interval), tonumber(most)
 for place = 1, #words, 2 do
   local key, holder = words[place], words[place + 1]
-  local next_at = math.max(tonumber(call('HGET', limit, key .. ':at') or 0) or 0, now - step * (burst - 1))
+  local next_at = tonumber(call('HGET', limit, key .. ':at') or 0) or 0
+  if next_at > now + 2 * step then next_at = now end
+  next_at = math.max(next_at, now - step * (burst - 1))
   local in_use = room > 0 and tonumber(call('HGET', limit, key .. ':count') or 0) or 0
   local has_one = room > 0 and call('ZSCORE', busy, key .. ' ' .. holder)
   if step > 0 and next_at > now then
     granted[#granted + 1] = 0
     after = math.min(after, next_at - now)
     if parks == '1' then
-      local due = math.max(tonumber(call('HGET', limit, key .. ':until') or 0) or 0, next_at)
+      local due = tonumber(call('HGET', limit, key .. ':until') or 0) or 0
+      due = math.max(due > latest and 0 or due, next_at)
       call('HSET', limit, key .. ':until', string.format('%.6f', due + step))
       call('ZADD', wait, due, holder)
       call('HSET', tries, holder .. ':free', 1)
