@@ -182,6 +182,8 @@ async def test_the_same_text_goes_to_the_same_list_and_few_move_if_a_list_goes(r
         ["9007199254740993", "9007199254740993.0"],
         ['{"a":1,"b":[true,null,"x"]}', '{"b": [true, null, "\\u0078"], "a": 1.0}'],
         ["[]", "[ ]"],
+        ["0", "-0", "-0.0", "0e5"],
+        ["false", " false"],
     ],
 )
 async def test_equal_values_go_to_the_same_list_however_they_are_written(redis: Redis, spellings: list[str]) -> None:
@@ -189,6 +191,13 @@ async def test_equal_values_go_to_the_same_list_however_they_are_written(redis: 
     await push(redis, SOURCE, [f'{{"key": {each}, "n": {place}}}' for place, each in enumerate(spellings * 8)])
     await move(redis, lists, policy="hash", field="key")
     assert sorted(await lengths(redis, lists))[-2:] == [0, 8 * len(spellings)]
+
+
+async def test_messages_behind_a_byte_order_mark_are_read(redis: Redis) -> None:
+    lists = tuple(f"list{number}" for number in range(16))
+    await push(redis, SOURCE, [b'%b{"key": "a", "n": %d}' % (b"\xef\xbb\xbf" * (n % 2), n) for n in range(16)])
+    await move(redis, lists, policy="hash", field="key")
+    assert sorted(await lengths(redis, lists))[-2:] == [0, 16]
 
 
 async def test_numbers_of_19_digits_are_spread_over_the_lists(redis: Redis) -> None:

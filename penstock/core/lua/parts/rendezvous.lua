@@ -12,6 +12,8 @@ local function hash_of(text, digits) return tonumber(string.sub(redis.sha1hex(te
 local function canonical(value)
   local kind = type(value)
   if kind == 'string' then return cjson.encode(value) end
+  -- also -0
+  if value == 0 then return '0' end
   if kind == 'number' then
     local short = tostring(value)
     return tonumber(short) == value and short or string.format('%.17g', value)
@@ -30,11 +32,16 @@ end
 -- Return the value at `path` in a JSON object, a text as it is; the message if there is none.
 local function text_of(message, path)
   if #path == 0 then return message end
-  local sound, found = pcall(cjson.decode, message)
-  found = sound and found
-  for _, name in ipairs(path) do found = type(found) == 'table' and found[name] end
+  -- perhaps behind a byte order mark
+  local sound, found = pcall(cjson.decode, (string.gsub(message, '^\239\187\191', '')))
+  if not sound then return message end
+  for _, name in ipairs(path) do
+    if type(found) ~= 'table' then return message end
+    found = found[name]
+  end
   if type(found) == 'string' then return found end
-  return found and found ~= cjson.null and canonical(found) or message
+  if found == nil or found == cjson.null then return message end
+  return canonical(found)
 end
 
 -- Return a function that appends each of `count` messages to the table of its list in `groups`, and adds to `fill`;
