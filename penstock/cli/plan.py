@@ -167,7 +167,8 @@ async def _report_late_messages(call: _Call) -> int:
         for step in left.steps:
             if step.kind == "move" and step.list and step.to:
                 there = f"push to {step.to.key}, and apply again to have them moved"
-                complain(f"{step.list.key} received {counted(step.messages or 0, 'message')} meanwhile: {there}", 1)
+                many = f"{counted(step.messages or 0, 'message')}, pushed meanwhile or in hand of a worker"
+                complain(f"{step.list.key} has {many}: {there}", 1)
             else:
                 complain(f"still to be done: {step.kind} {step.description}", 1)
         return int(any(step.kind != "move" for step in left.steps))
@@ -178,6 +179,7 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
     """Yield the plan while its servers are connected."""
     from penstock.base.shape import Place
     from penstock.composition.files import read_sound
+    from penstock.composition.rollout.apply import in_hand
     from penstock.composition.rollout.current import lengths
     from penstock.composition.rollout.difference import compare
     from penstock.composition.rollout.plan import plan
@@ -191,6 +193,8 @@ async def _planned(call: _Call) -> "AsyncIterator[Plan]":
         for server, redis in {one.place("").server: one.redis for one in states}.items():
             keys = sorted(place.key for place in found.places() if place.server == server)
             held |= {Place(key, server): length for key, length in (await lengths(redis, keys)).items()}
+        for old, rename in found.renames.items():
+            held[old] = held.get(old, 0) + sum(await in_hand(rename.by.redis, old.key))
         yield plan(composition, states, found, held, call.options)
 
 

@@ -308,12 +308,16 @@ async def test_an_output_is_renamed_under_load(mine: Composition, load: Producer
 @pytest.mark.slow
 async def test_what_a_worker_has_in_hand_of_a_renamed_list_is_waited_for_and_named(mine: Composition) -> None:
     await mine.start("mpush", **FAN)
-    await mine.redis.zadd("b:consumers", {"w1": 1})
+    await mine.redis.zadd("b:consumers", {"w1": 4e15})
     await mine.redis.lpush("b:consumer:w1", "x", "y")
     mine.change("mpush", out=["a", "c"])
     result = await mine.apply("--rename", "b=c", "--wait", "8")
     assert result.status == 0
     assert "2 messages of b in hand of consumers of penstock.lists after 8 s" in " ".join(result.text.split())
+    await mine.redis.zadd("b:consumers", {"w1": 1})  # it has died
+    assert (await mine.apply("--rename", "b=c")).status == 0
+    assert await mine.redis.lrange("c", 0, -1) == [b"y", b"x"]
+    assert not await mine.redis.exists("b", "b:consumer:w1")
 
 
 async def test_a_list_between_two_services_is_renamed_in_order(mine: Composition, load: Producer) -> None:

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from penstock.composition.model import Part
 from penstock.composition.rollout import LUA
-from penstock.composition.rollout.apply import _in_hand
+from penstock.composition.rollout.apply import in_hand
 from penstock.composition.rollout.current import CurrentState, ReloadState
 from penstock.core.script import Script
 
@@ -86,10 +86,11 @@ async def test_counts_of_two_names_that_were_outputs_at_once_are_not_added(redis
 
 
 async def test_what_consumers_of_lists_have_in_hand_is_counted(redis: Redis) -> None:
-    assert await _in_hand(redis, "work") == 0
-    await redis.zadd("work:consumers", {"a": 1, "b": 2})
+    assert await in_hand(redis, "work") == (0, 0)
+    await redis.zadd("work:consumers", {"a": 1, "b": 2, "c": 4e15})
     await redis.lpush("work:consumer:a", "x", "y")
+    await redis.lpush("work:consumer:c", "z")
     await redis.set("work:consumer:b", "somebody's")
-    assert await _in_hand(redis, "work") == 2
+    assert await in_hand(redis, "work") == (1, 2), "of live consumers, and of dead ones"
     await redis.set("other:consumers", "no zset")
-    assert await _in_hand(redis, "other") == 0
+    assert await in_hand(redis, "other") == (0, 0)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from penstock.base.encoding import counted, decoded, encoded
@@ -12,11 +12,13 @@ from penstock.composition.rollout import LUA
 from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
 from penstock.core.atomic import AtomicRead
+from penstock.core.connection import server_time
 from penstock.core.metrics import parse_metric
 from penstock.core.read_size import Sizes
 from penstock.core.script import Script
 from penstock.inspect.changes import begun, is_moved, key_of, moved
 from penstock.inspect.namespace import instances
+from penstock.lists import Lists
 
 _backfill, _discard, _order, _rehome, _requeue = (
     Script.read(LUA / f"{verb}.lua") for verb in ("backfill", "discard", "order", "rehome", "requeue")
@@ -126,14 +128,32 @@ async def _reload_instance(by: CurrentState, id: str, wait: float) -> None:
 async def _move(step: Step, wait: float) -> str:
     """Move all messages to the new list; redeliver tracked messages to it from now on, too.
 
-    Wait for what consumers of ``penstock.lists`` have in hand: it is not in the list, and stays at its former name.
+    Wait for what consumers of ``penstock.lists`` have in hand, which is not in the list, and move what dead ones left.
     """
+    assert step.list
+    assert step.to
+    redis, former = step.by.redis, step.list.key
+    for writer in step.writers:
+        await _redirect(writer, former, step.to.key)
+    total, until = await _move_all(step), time.monotonic() + wait
+    while sum(held := await in_hand(redis, former)):
+        if held[1] and await _recover(step.by, former, until - time.monotonic()):
+            total += await _move_all(step, older=True)
+        elif time.monotonic() >= until:
+            there = f"{counted(sum(held), 'message')} of {former} in hand of consumers of penstock.lists"
+            later = "what they give back, or leave if they die, stays there: apply again then"
+            return f"{total:,} moved; {there} after {wait:g} s: {later}"
+        else:
+            await asyncio.sleep(POLL_SECONDS)
+    return f"{total:,} moved"
+
+
+async def _move_all(step: Step, *, older: bool = False) -> int:
+    """Move what is in the list now, ``older`` than what is in the new one unless that was noted; return how many."""
     assert step.list
     assert step.to
     redis, notes = step.by.redis, encoded(key_of(step.by.namespace))
     former, present = step.list.key, step.to.key
-    for writer in step.writers:
-        await _redirect(writer, former, present)
     noted, total, left = await redis.execute_command("HGET", notes, encoded(former)) or b"", 0, 1
     while left:
         result = await _rehome(
@@ -144,7 +164,7 @@ async def _move(step: Step, wait: float) -> str:
             counters=_counters(step.writers, "taken", "delivered", "dead", "dropped"),
             noted=noted,
             settled=encoded(moved(present)),
-            older=int(not is_moved(decoded(noted))),
+            older=int(older or not is_moved(decoded(noted))),
             most=MAX_MOVED_MESSAGES,
             bytes=MAX_MOVED_BYTES,
         )
@@ -152,21 +172,36 @@ async def _move(step: Step, wait: float) -> str:
             raise StepFailed(f"another operator has just moved {former}: apply again")
         count, left = result
         total += count
-    until = time.monotonic() + wait
-    while held := await _in_hand(redis, former):
-        if time.monotonic() >= until:
-            there = f"{counted(held, 'message')} of {former} in hand of consumers of penstock.lists after {wait:g} s"
-            return f"{total:,} moved; {there}: what they give back, or leave if they die, stays there: apply again then"
-        await asyncio.sleep(POLL_SECONDS)
-    return f"{total:,} moved"
+    return total
 
 
-async def _in_hand(redis: Any, name: str) -> int:
-    """Return how many messages of the list ``name`` consumers of ``penstock.lists`` have taken and not settled."""
-    kind = decoded(await redis.type(encoded(f"{name}:consumers")))
-    ids = await redis.zrange(encoded(f"{name}:consumers"), 0, -1) if kind == "zset" else []
-    hands = [encoded(f"{name}:consumer:{decoded(id)}") for id in ids]
-    return sum([await redis.llen(hand) for hand in hands if decoded(await redis.type(hand)) in ("list", "none")])
+async def in_hand(redis: Any, name: str) -> tuple[int, int]:
+    """Return how many messages of the list ``name`` consumers of ``penstock.lists`` have not settled.
+
+    The second number is of those whose lease has ended.
+    """
+    kind, found = decoded(await redis.type(encoded(f"{name}:consumers"))), [0, 0]
+    leases = await redis.zrange(encoded(f"{name}:consumers"), 0, -1, withscores=True) if kind == "zset" else []
+    now = await server_time(redis) * 1e6 if leases else 0.0
+    for id, end in leases:
+        hand = encoded(f"{name}:consumer:{decoded(id)}")
+        if decoded(await redis.type(hand)) in ("list", "none"):
+            found[end < now] += await redis.llen(hand)
+    return found[0], found[1]
+
+
+async def _recover(by: CurrentState, name: str, most: float) -> int:
+    """Put back what dead consumers hold of the list ``name`` within ``most`` seconds; return how many messages."""
+    recovered = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(most, 1)), Lists(by.part.urls[0]) as lists:
+            consumer = lists[name].consumer(1, 1)
+            await consumer.enter()
+            try:
+                recovered = await consumer.holding.recover()
+            finally:
+                await consumer.leave()
+    return recovered
 
 
 async def _redirect(writer: CurrentState, former: str, present: str) -> None:
