@@ -196,6 +196,7 @@ def _call(command: str, key: str, channels: tuple[str, ...]) -> Command:
     with_key, more = COMMANDS[command]
     name, *sub = command.split("|")
     if command in CHANNEL_COMMANDS:
-        return (name, encoded(channels[0] if channels else key), *["0"] * (command == "PUBLISH"))
+        channel = re.sub(r"\\(.)", r"\1", channels[0]) if channels else key  # the name that the pattern is of
+        return (name, encoded(channel), *["0"] * (command == "PUBLISH"))
     keys = [encoded(key)] * (with_key + (command in TWO_KEY_COMMANDS))
     return (name, *sub, *keys, *["0"] * (more + with_key - len(keys)))

@@ -14,7 +14,7 @@ from redis import Redis
 
 from penstock.base.installed import services
 from penstock.cli.acl import _parts
-from penstock.core.acl import COMMANDS, METRICS_COMMANDS, SPARK_COMMANDS, script_commands
+from penstock.core.acl import COMMANDS, METRICS_COMMANDS, SPARK_COMMANDS, _call, script_commands
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
 from tests.support.harness import ROOT, Service, until
@@ -296,3 +296,7 @@ def test_every_command_of_every_script_is_known() -> None:
     for file in [*ROOT.glob("*/lua/**/*.lua"), *ROOT.glob("services/*/lua/*.lua")]:
         called = set(re.findall(r"""call\(\s*['"]([A-Z]+)['"]""", file.read_text()))
         assert called <= {command.partition("|")[0] for command in script_commands(file)}, file
+
+
+def test_the_channel_that_is_probed_is_one_of_the_pattern() -> None:
+    assert _call("PUBLISH", "k", (r"my ns\*\[1\]:message:due",)) == ("PUBLISH", b"my ns*[1]:message:due", "0")
