@@ -25,6 +25,10 @@ NOT_WHOLE: Final = (
     ("tries", "seq NOT IN (SELECT seq FROM incoming)", "are of a message that is not whole"),
     ("spooled", "list NOT IN (SELECT id FROM spools)", "are for a list that is not known"),
 )
+IN_INDEX: Final = (
+    "SELECT 1 FROM destinations INDEXED BY sqlite_autoindex_destinations_1 WHERE address = ? AND id = ?"
+)
+"""An address has no checksum, and is in the table and in its index: what differs may be another's."""
 
 
 class Salvaged(NamedTuple):
@@ -90,7 +94,7 @@ def _copy(damaged: sqlite3.Connection, db: sqlite3.Connection, table: str, *, un
             columns = [each[0] for each in cursor.description]
             marks = ",".join("?" * len(columns))
             for row in cursor:
-                if not _verifies(table, dict(zip(columns, row, strict=True)), unsummed=unsummed):
+                if not _verifies(damaged, table, dict(zip(columns, row, strict=True)), unsummed=unsummed):
                     wrong += 1
                     continue
                 into = f"INSERT OR {verb} INTO {table} ({', '.join(columns)}) VALUES ({marks})"
@@ -110,7 +114,9 @@ def _copy(damaged: sqlite3.Connection, db: sqlite3.Connection, table: str, *, un
         yield f"{wrong:,} do not verify"
 
 
-def _verifies(table: str, row: dict[str, object], *, unsummed: bool) -> bool:
+def _verifies(damaged: sqlite3.Connection, table: str, row: dict[str, object], *, unsummed: bool) -> bool:
+    if table == "destinations":
+        return damaged.execute(IN_INDEX, (row["address"], row["id"])).fetchone() is not None
     if table not in COLUMNS:
         return True
     columns, of = COLUMNS[table]

@@ -3,7 +3,7 @@
 No message is written again before it is removed: what changes is in narrow tables beside. ``shared`` counts the
 destinations of a message that has several; ``begun`` has the ranges of messages whose handlers run, and ``tries`` those
 that failed, or ran when the process ended. Primary keys have the order of the columns:
-``quick_check`` of SQLite 3.40 reports other orders as damage.
+``integrity_check`` of SQLite 3.40 reports other orders as damage.
 """
 
 from typing import Final

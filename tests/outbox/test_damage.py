@@ -14,7 +14,7 @@ from penstock.outbox.lock import NAME as LOCK
 from penstock.outbox.lock import Lock
 from penstock.outbox.salvage import salvage
 from penstock.outbox.store import NAME, Arrived, Store, file
-from tests.outbox.outboxes import Got, add, outbox, published
+from tests.outbox.outboxes import Got, add, opened, outbox, published
 from tests.support.harness import eventually
 
 FRAME = 24 + 4096
@@ -210,6 +210,35 @@ def test_a_message_whose_row_is_gone_is_damage(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="message 2"):
         store.next_outgoing(1, 0, 1000)
     store.close()
+
+
+def page_of(datadir: Path, name: str) -> int:
+    """Return where the page of a small table or index begins in the file."""
+    db = sqlite3.connect(datadir / NAME)
+    (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    db.close()
+    return (int(root) - 1) * 4096
+
+
+@pytest.mark.parametrize("which", ["destinations", "sqlite_autoindex_destinations_1"])
+@pytest.mark.parametrize("checked", [file.CHECKED_BYTES, 0])
+def test_an_address_that_changed_is_damage_and_not_salvaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, checked: int
+) -> None:
+    monkeypatch.setattr(file, "CHECKED_BYTES", checked)
+    old = tmp_path / "old"
+    filled(old)
+    with opened(old) as store, store.transaction():
+        store.add_destination("b:2")
+    page = page_of(old, which)
+    flip(old / NAME, (old / NAME).read_bytes().index(b"a:1", page))
+    with pytest.raises(Damaged, match="penstock outbox salvage"):
+        Store.open(old)
+    found = {each.table: each for each in salvage(old, tmp_path / "new")}
+    assert found["destinations"].lost == ["1 do not verify"]
+    assert found["deliveries"].lost == ["3 are for a destination that is not known"]
+    with opened(tmp_path / "new") as store:
+        assert list(store.destinations()) == ["b:2"]
 
 
 def change(datadir: Path, statement: str) -> None:

@@ -18,7 +18,9 @@ from penstock.outbox.store.sums import COLUMNS, verifies
 NAME: Final = "outbox.db"
 CHECKED_BYTES: Final = 64 * 1024 * 1024
 """A store up to this size is checked as a whole when it is opened; of a larger one, only the tables without bodies."""
-SMALL_TABLES: Final = ("meta", "destinations", "subscriptions", "subscribed", "deliveries", "shared", "begun", "tries")
+SMALL_TABLES: Final = (
+    "meta", "destinations", "subscriptions", "subscribed", "deliveries", "shared", "begun", "tries", "spools",
+)  # fmt: skip
 OURS: Final = (
     "SELECT coalesce(sum(length(data)), 0) + 60 * count(*) FROM messages",
     "SELECT 20 * count(*) FROM deliveries",
@@ -211,7 +213,7 @@ class Store(ForPeople):
     def _check(self) -> None:
         whole = self.path.stat().st_size <= CHECKED_BYTES
         for table in ("",) if whole else SMALL_TABLES:
-            found = self._one(f"PRAGMA quick_check({table or 1})")
+            found = self._one(f"PRAGMA integrity_check({table or 1})")  # compares tables with their indexes, too
             if found != "ok":
                 raise damaged(f"{self.path} is damaged: {found}")
         if whole and (wrong := [f"{count:,} of {table}" for table in COLUMNS if (count := self._wrong(table))]):
