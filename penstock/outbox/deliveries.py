@@ -111,7 +111,10 @@ class Deliveries:
 
     def _forgotten(self, addresses: Sequence[str]) -> None:
         for address in addresses:
-            self._addresses.pop(self.numbers.pop(address, 0), None)
+            number = self.numbers.pop(address, 0)
+            self._addresses.pop(number, None)
+            self.routes.remove(number)
+            self._end(number)
         self._settled(None)
 
     def _deliver_to(self, number: int) -> Delivery | None:

@@ -309,7 +309,8 @@ class Inbox:
 
     def _carried_out(self, command: Command, number: int, _: bytes | None) -> None:
         if command.verb == SUBSCRIBE:
-            self._routes.add(number, command.keys)
+            if self._numbers.get(command.address) == number:  # it was not forgotten in the same transaction
+                self._routes.add(number, command.keys)
         else:
             self._routes.remove(number, None if command.verb == REMOVE else command.keys)
         what, keys = command.verb.strip("_").replace("_", " "), list(command.keys[:LOGGED_KEYS])

@@ -19,7 +19,7 @@ class Noted(NamedTuple):
 def publish_noted(store: Store, noted: Sequence[Noted]) -> None:
     for source, note, messages in noted:
         store.publish(messages)
-        store.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PREFIX + source, note))
+        store.put(PREFIX + source, note)
 
 
 def note_of(store: Store, source: str) -> str | None:

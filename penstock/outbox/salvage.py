@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.base.errors import WrongCall
 from penstock.outbox.lock import Lock
+from penstock.outbox.schema import BODIES, OUTGOING
 from penstock.outbox.store import NAME, Store, log
 from penstock.outbox.store.sums import COLUMNS, verifies
 
@@ -19,15 +20,12 @@ TABLES: Final = (
 )  # fmt: skip
 """All but ``shared``, which follows from ``deliveries``; what names what before what is named by it."""
 NOT_WHOLE: Final = (
-    ("deliveries", "destination NOT IN (SELECT id FROM destinations)", "are for a destination that is not known"),
-    ("deliveries", "seq NOT IN (SELECT seq FROM messages)", "are of a message that is not whole"),
-    ("messages", "seq NOT IN (SELECT seq FROM deliveries)", "wait for nobody that is known"),
+    *OUTGOING,
+    *BODIES,
     ("tries", "seq NOT IN (SELECT seq FROM incoming)", "are of a message that is not whole"),
     ("spooled", "list NOT IN (SELECT id FROM spools)", "are for a list that is not known"),
 )
-IN_INDEX: Final = (
-    "SELECT 1 FROM destinations INDEXED BY sqlite_autoindex_destinations_1 WHERE address = ? AND id = ?"
-)
+IN_INDEX: Final = "SELECT 1 FROM destinations INDEXED BY sqlite_autoindex_destinations_1 WHERE address = ? AND id = ?"
 """An address has no checksum, and is in the table and in its index: what differs may be another's."""
 
 
@@ -74,6 +72,7 @@ def _copied(damaged: sqlite3.Connection, store: Store) -> list[Salvaged]:
     unsummed = _is_converted(damaged)
     for table in TABLES:
         lost[table] = list(_copy(damaged, db, table, unsummed=unsummed))
+    store.sum_meta()
     for table, which, why in NOT_WHOLE:
         if count := db.execute(f"DELETE FROM {table} WHERE {which}").rowcount:
             lost[table].append(f"{count:,} {why}")
@@ -109,7 +108,7 @@ def _copy(damaged: sqlite3.Connection, db: sqlite3.Connection, table: str, *, un
         else:
             break
     if unsummed and table == "meta":
-        db.execute("INSERT OR IGNORE INTO meta SELECT 'converted', value FROM meta WHERE name = 'clock'")
+        db.execute("INSERT OR IGNORE INTO meta (name, value) SELECT 'converted', value FROM meta WHERE name = 'clock'")
     if wrong:
         yield f"{wrong:,} do not verify"
 
@@ -117,7 +116,7 @@ def _copy(damaged: sqlite3.Connection, db: sqlite3.Connection, table: str, *, un
 def _verifies(damaged: sqlite3.Connection, table: str, row: dict[str, object], *, unsummed: bool) -> bool:
     if table == "destinations":
         return damaged.execute(IN_INDEX, (row["address"], row["id"])).fetchone() is not None
-    if table not in COLUMNS:
+    if table not in COLUMNS or "sum" not in row:  # a former version has written it
         return True
     columns, of = COLUMNS[table]
     sum: Any = row.get("sum")

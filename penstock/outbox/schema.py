@@ -8,15 +8,20 @@ that failed, or ran when the process ended. Primary keys have the order of the c
 
 from typing import Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 SUMMED: Final = ("messages", "incoming", "dead", "spooled", "seen")
-"""Tables whose rows have a checksum, ``sum``; it is NULL in rows that version 1 has written."""
-CONVERSION: Final = (
-    *(f"ALTER TABLE {table} ADD COLUMN sum INTEGER" for table in SUMMED),
-    "INSERT OR REPLACE INTO meta SELECT 'converted', value FROM meta WHERE name = 'clock'",
+"""Tables whose rows have a checksum, ``sum``; it is NULL in rows that version 1 has written. ``meta`` has one, too."""
+CONVERSIONS: Final = (
+    (
+        *(f"ALTER TABLE {table} ADD COLUMN sum INTEGER" for table in SUMMED),
+        "INSERT OR REPLACE INTO meta (name, value) SELECT 'converted', value FROM meta WHERE name = 'clock'",
+    ),
+    ("ALTER TABLE meta ADD COLUMN sum INTEGER", "DELETE FROM meta WHERE name GLOB 'trouble:*'"),
 )
+"""What makes the next version of version 1, 2, ...; rows of ``meta`` get their checksums after that. A trouble is noted
+again, if there is one: nobody knows whether the text is whole."""
 SCHEMA: Final = (
-    "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value, sum INTEGER) WITHOUT ROWID",
     "CREATE TABLE destinations (id INTEGER PRIMARY KEY, address TEXT NOT NULL UNIQUE)",
     "CREATE TABLE subscriptions (key TEXT, address TEXT, PRIMARY KEY (key, address)) WITHOUT ROWID",
     "CREATE TABLE subscribed (address TEXT, key TEXT, PRIMARY KEY (address, key)) WITHOUT ROWID",
@@ -39,3 +44,17 @@ SCHEMA: Final = (
     " before INTEGER, UNIQUE (server, name))",
     "CREATE TABLE spooled (list INTEGER, number INTEGER, data BLOB NOT NULL, sum INTEGER, PRIMARY KEY (list, number))",
 )
+SHAPE: Final = (
+    'SELECT s.name, s.tbl_name, c.name, c.type, c."notnull", c.pk'
+    " FROM sqlite_master s LEFT JOIN pragma_table_info(s.name) c"
+)
+"""Asks for all columns and indexes: the same of a store that was converted."""
+OUTGOING: Final = (
+    ("deliveries", "destination NOT IN (SELECT id FROM destinations)", "are for a destination that is not known"),
+    ("subscriptions", "address NOT IN (SELECT address FROM destinations)", "are of a destination that is not known"),
+)
+BODIES: Final = (
+    ("deliveries", "seq NOT IN (SELECT seq FROM messages)", "are of a message that is not whole"),
+    ("messages", "seq NOT IN (SELECT seq FROM deliveries)", "wait for nobody that is known"),
+)
+"""Rows (table, condition, what they are) that no store has, in tables without bodies, and in those with them."""

@@ -49,7 +49,7 @@ def _note(store: Store, rows: Sequence[tuple[str, Trouble | None]]) -> None:
         if trouble is None:
             store.connection.execute("DELETE FROM meta WHERE name = ?", (TROUBLE + what,))
         else:
-            store.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (TROUBLE + what, json.dumps(trouble)))
+            store.put(TROUBLE + what, json.dumps(trouble))
 
 
 def _ignore_full_disk(future: "asyncio.Future[None]") -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from penstock.outbox.ids import new_id
 from penstock.outbox.lock import NAME as LOCK
 from penstock.outbox.lock import Lock
 from penstock.outbox.salvage import salvage
-from penstock.outbox.store import NAME, Arrived, Store, file
+from penstock.outbox.store import NAME, TROUBLE, Arrived, Store, file
+from penstock.outbox.trouble import trouble_with
 from tests.outbox.outboxes import Got, add, opened, outbox, published
 from tests.support.harness import eventually
 
@@ -155,6 +157,28 @@ BODIES = {
 }
 
 
+SMALL = {
+    "identity": "UPDATE meta SET value = zeroblob(16) WHERE name = 'identity'",
+    "clock": "UPDATE meta SET value = value + 3600 WHERE name = 'clock'",
+    "name": "UPDATE meta SET name = 'store of:a:2' WHERE name = 'identity'",
+    "gone": "DELETE FROM meta WHERE name = 'identity'",
+    "subscription": "UPDATE subscriptions SET address = 'b:2'",
+}
+
+
+@pytest.mark.parametrize("what", SMALL)
+def test_a_small_table_that_changed_is_found_when_any_store_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(file, "CHECKED_BYTES", 0)
+    filled(tmp_path)
+    with opened(tmp_path) as store, store.transaction():
+        store.add_subscriptions("a:1", ["k"])
+    change(tmp_path, SMALL[what])
+    with pytest.raises(Damaged, match="penstock outbox salvage"):
+        opened_again(tmp_path)
+
+
 def filled(datadir: Path) -> None:
     datadir.mkdir(exist_ok=True)
     store = Store.open(datadir)
@@ -203,7 +227,8 @@ def test_a_row_that_changed_is_found_when_it_is_read(
     store.close()
 
 
-def test_a_message_whose_row_is_gone_is_damage(tmp_path: Path) -> None:
+def test_a_message_whose_row_is_gone_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "CHECKED_BYTES", 0)
     filled(tmp_path)
     change(tmp_path, "DELETE FROM messages WHERE seq = 2")
     store = Store.open(tmp_path)
@@ -212,10 +237,64 @@ def test_a_message_whose_row_is_gone_is_damage(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM messages WHERE seq = 2",
+        "DELETE FROM deliveries WHERE seq = 2",
+        "UPDATE deliveries SET seq = 99 WHERE seq = 2",
+        "UPDATE deliveries SET destination = 9 WHERE seq = 3",
+    ],
+)
+def test_a_message_and_its_deliveries_that_differ_are_found_when_a_small_store_is_opened(
+    tmp_path: Path, statement: str
+) -> None:
+    filled(tmp_path)
+    change(tmp_path, statement)
+    with pytest.raises(Damaged, match=r"1 of (messages|deliveries) .*penstock outbox salvage"):
+        Store.open(tmp_path)
+
+
+@pytest.mark.parametrize("table", ["sqlite_schema", "meta", "destinations", "deliveries"])
+def test_any_bit_that_flips_in_a_small_table_is_damage_or_changes_nothing(tmp_path: Path, table: str) -> None:
+    filled(tmp_path)
+    with opened(tmp_path) as store, store.transaction():
+        store.put(f"{TROUBLE}a:1", '["refused", 1.5]')
+        store.pin("a:1", b"s" * 16)
+        store.note_peers_bound(1000)
+        store.add_subscriptions("a:1", ["k"])
+    page, whole = page_of(tmp_path, table), (tmp_path / NAME).read_bytes()
+    before = content(tmp_path)
+    for number, at in enumerate(at for at in range(page, page + 4096) if whole[at] and at > 100):
+        if number % 7:
+            continue
+        changed = bytearray(whole)
+        changed[at] ^= 1 << number // 7 % 8
+        (tmp_path / NAME).write_bytes(changed)
+        with suppress(Damaged):
+            assert content(tmp_path) == before, at
+        for each in tmp_path.glob(f"{NAME}-*"):
+            each.unlink()
+
+
+def content(datadir: Path) -> list[object]:
+    """Open the store, and return what an outbox reads of it at the start, and what waits."""
+    with opened(datadir) as store:
+        return [
+            store.identity,
+            store.peers_bound,
+            store.pinned(),
+            trouble_with(store, "a:1"),
+            store.destinations(),
+            list(store.subscriptions()),
+            store.next_outgoing(1, 0, 10_000),
+        ]
+
+
 def page_of(datadir: Path, name: str) -> int:
     """Return where the page of a small table or index begins in the file."""
     db = sqlite3.connect(datadir / NAME)
-    (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone() or (1,)
     db.close()
     return (int(root) - 1) * 4096
 
@@ -248,12 +327,13 @@ def change(datadir: Path, statement: str) -> None:
     db.close()
 
 
-def test_a_store_of_the_former_version_is_read_and_converted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_a_former_version_is_read_and_converted(tmp_path: Path, version: int) -> None:
     filled(tmp_path)
     db = sqlite3.connect(tmp_path / NAME)
-    for table in ("messages", "incoming", "dead", "spooled", "seen"):
+    for table in ("meta", "messages", "incoming", "dead", "spooled", "seen")[: 1 if version == 2 else None]:
         db.execute(f"ALTER TABLE {table} DROP COLUMN sum")
-    db.execute("PRAGMA user_version=1")
+    db.execute(f"PRAGMA user_version={version}")
     db.commit()
     db.close()
     for _ in range(2):
@@ -273,6 +353,25 @@ def test_a_store_of_the_former_version_is_read_and_converted(tmp_path: Path) -> 
     change(tmp_path, "UPDATE messages SET data = CAST('y' AS BLOB) WHERE seq = 4")
     with pytest.raises(Damaged):
         Store.open(tmp_path)
+
+
+def test_a_store_of_the_former_version_is_salvaged_or_opens_without_its_notes_of_trouble(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    filled(old)
+    with opened(old) as store, store.transaction():
+        identity = store.identity
+        store.put(f"{TROUBLE}a:1", "[")
+    db = sqlite3.connect(old / NAME)
+    db.execute("ALTER TABLE meta DROP COLUMN sum")
+    db.execute("PRAGMA user_version=2")
+    db.commit()
+    db.close()
+    assert [each.lost for each in salvage(old, tmp_path / "new")] == [[]] * 14
+    with opened(tmp_path / "new") as store:
+        assert (store.identity, len(store.next_outgoing(1, 0, 1000))) == (identity, 3)
+    with opened(old) as store:
+        assert store.identity == identity
+        assert trouble_with(store, "a:1") is None
 
 
 def test_what_verifies_is_salvaged(killed: Path, tmp_path: Path) -> None:

@@ -90,9 +90,18 @@ def test_outgoing_is_read_ahead_by_bytes(tmp_path: Path) -> None:
         assert [m.seq for m in store.next_outgoing(1, 9, 1)] == [10]
 
 
+def test_what_is_sent_to_a_destination_while_it_is_forgotten_is_dropped_with_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        with store.transaction():
+            store.send([("a:1", published(1))])
+            store.add_subscriptions("a:1", ["k"])
+            store.forget(["a:1"])
+        assert not any(count(store, table) for table in ("destinations", "deliveries", "messages", "subscriptions"))
+
+
 def test_a_store_made_by_a_newer_version_or_by_others_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        store._db.execute("PRAGMA user_version=3")
+        store._db.execute("PRAGMA user_version=4")
     with pytest.raises(Damaged, match="newer version"):
         Store.open(tmp_path)
     with pytest.raises(Damaged, match="newer version"):

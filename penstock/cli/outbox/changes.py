@@ -110,7 +110,7 @@ def _remove_address(store: "Store", address: str, key: str | None) -> tuple[int,
     with store.transaction():
         if key is None:
             known = address in store.destinations()
-            store.remove_destination(address)
+            store.forget([address])
             return int(known), f"{shown(address)} is removed, with its subscriptions and all that waited for it"
         known = (key, address) in store.subscriptions()
         store.remove_subscriptions(address, [key])

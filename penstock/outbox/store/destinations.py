@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.outbox.store.rows import PINNED, TROUBLE
+from penstock.outbox.store.rows import PINNED
 from penstock.outbox.store.statements import Statements
 
 
@@ -23,12 +23,6 @@ class Destinations(Statements):
             self.remove_subscriptions(address)
             self.remove_subscribed(address)
 
-    def forget(self, addresses: Sequence[str]) -> None:
-        """Remove ``addresses`` for which nothing waits."""
-        for address in addresses:
-            self._db.execute("DELETE FROM destinations WHERE address = ?", (address,))
-            self._db.execute("DELETE FROM meta WHERE name IN (?, ?)", (TROUBLE + address, PINNED + address))
-
     def pinned(self) -> dict[str, bytes]:
         """Return the identities of the stores that addresses belong to, as far as they have subscribed."""
         found = self._db.execute("SELECT name, value FROM meta WHERE name BETWEEN ? AND ?", (PINNED, PINNED + "\x7f"))
@@ -36,7 +30,8 @@ class Destinations(Statements):
 
     def pin(self, address: str, store: bytes) -> None:
         """Note that ``address`` belongs to ``store``, unless it belongs to one already."""
-        self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (PINNED + address, store))
+        if self._one("SELECT 1 FROM meta WHERE name = ?", PINNED + address) is None:
+            self.put(PINNED + address, store)
 
     def trust(self, addresses: Sequence[str]) -> int:
         """Let each of ``addresses`` belong to the store that subscribes next with it; return how many had one."""

@@ -4,12 +4,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final, Self
 
 from penstock.outbox.errors import Damaged, DiskFull
-from penstock.outbox.schema import CONVERSION, SCHEMA, VERSION
+from penstock.outbox.schema import BODIES, CONVERSIONS, OUTGOING, SCHEMA, SHAPE, SUMMED, VERSION
 from penstock.outbox.store import log
 from penstock.outbox.store.people import ForPeople
 from penstock.outbox.store.statements import damaged
@@ -33,6 +35,9 @@ THEIRS: Final = (
     "SELECT coalesce(sum(length(key) + length(address)), 0) FROM subscriptions",
 )
 """Bytes of the tables that the program fills, and of those that peers do."""
+IDENTITY_BYTES: Final = 16
+UNREADABLE: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG")
+"""Errors of statements that any store of ours can execute."""
 CACHE_KIB: Final = 16 * 1024
 CHECKPOINT_PAGES: Final = 1000
 LOG_BYTES: Final = 64 * 1024 * 1024
@@ -57,7 +62,7 @@ class Store(ForPeople):
         """
         path = datadir / NAME
         log.check(path, expected=has_log)
-        with translated_errors(path):
+        with _opening_errors(path):
             log.sync(path)
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=200)
             try:
@@ -78,7 +83,7 @@ class Store(ForPeople):
         """Open the store to read, also while its owner lives. Raise ``FileNotFoundError`` or ``Damaged``."""
         path = datadir / NAME
         path.stat()
-        with translated_errors(path):
+        with _opening_errors(path):
             try:
                 return cls._reading(path, "mode=ro")
             except sqlite3.OperationalError as error:
@@ -94,7 +99,7 @@ class Store(ForPeople):
         try:
             found = cls(path, db)
             found._require_version(found._version(), 1)
-            found._base = float(found._one("SELECT value FROM meta WHERE name = 'clock'"))
+            found._read_meta()
         except BaseException:
             db.close()
             raise
@@ -164,7 +169,7 @@ class Store(ForPeople):
     # ---- clock and identity
 
     def save_clock(self) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (self.clock,))
+        self.put("clock", self.clock)
 
     @property
     def identity(self) -> bytes:
@@ -178,26 +183,28 @@ class Store(ForPeople):
         return None if found is None else int(found)
 
     def note_peers_bound(self, bytes: int) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('store_bytes', ?)", (bytes,))
+        self.put("store_bytes", bytes)
 
     def _prepare(self) -> None:
         version = self._version()
-        if version == 1:
-            with self.transaction():
-                for statement in CONVERSION:
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version={VERSION}")
-            version = VERSION
         if version == 0 and not self._one("SELECT count(*) FROM sqlite_master"):
             with self.transaction():
                 for statement in SCHEMA:
                     self._db.execute(statement)
-                self._db.execute("INSERT INTO meta VALUES ('identity', ?), ('clock', 0.0)", (os.urandom(16),))
+                self.put("identity", os.urandom(IDENTITY_BYTES))
+                self.put("clock", 0.0)
                 self._db.execute(f"PRAGMA user_version={VERSION}")
+        elif 0 < version < VERSION:
+            with self.transaction():
+                for statement in chain.from_iterable(CONVERSIONS[version - 1 :]):
+                    self._db.execute(statement)
+                self.sum_meta()
+                self._db.execute(f"PRAGMA user_version={VERSION}")
+                self._check()
         else:
             self._require_version(version)
             self._check()
-        self._base = float(self._one("SELECT value FROM meta WHERE name = 'clock'"))
+        self._read_meta()
         if self._one("SELECT 1 FROM begun LIMIT 1"):  # on a full disk, an outbox opens to deliver what it has
             with self.transaction():
                 self._suspect_begun()
@@ -210,19 +217,31 @@ class Store(ForPeople):
             which = "was written by a newer version" if version > VERSION else "is no store of an outbox"
             raise Damaged(f"{self.path} {which} (schema {version}, expected {VERSION})")
 
+    def _read_meta(self) -> None:
+        """Set the clock. Raise ``TypeError`` or ``ValueError`` if ``meta`` lacks it, or the identity."""
+        self._base = float(self._one("SELECT value FROM meta WHERE name = 'clock'"))
+        if len(self.identity) != IDENTITY_BYTES:
+            raise ValueError("the identity is not whole")
+
     def _check(self) -> None:
+        if missing := _shape() - set(self._db.execute(SHAPE)):
+            raise damaged(f"{self.path} is damaged: the schema lacks {min(map(str, missing))}")
         whole = self.path.stat().st_size <= CHECKED_BYTES
         for table in ("",) if whole else SMALL_TABLES:
             found = self._one(f"PRAGMA integrity_check({table or 1})")  # compares tables with their indexes, too
             if found != "ok":
                 raise damaged(f"{self.path} is damaged: {found}")
-        if whole and (wrong := [f"{count:,} of {table}" for table in COLUMNS if (count := self._wrong(table))]):
+        summed = COLUMNS if whole else ("meta",)
+        if wrong := [f"{count:,} of {table}" for table in summed if (count := self._wrong(table))]:
             raise damaged(f"{self.path} is damaged: the checksums of rows are wrong, {' and '.join(wrong)}")
+        for table, which, what in (*OUTGOING, *BODIES) if whole else OUTGOING:
+            if count := self._one(f"SELECT count(*) FROM {table} WHERE {which}"):
+                raise damaged(f"{self.path} is damaged: {count:,} of {table} {what}")
 
     def _wrong(self, table: str) -> int:
         """Return how many rows of ``table`` do not verify."""
         columns, of = COLUMNS[table]
-        unsummed = self.is_converted
+        unsummed = table in SUMMED and self.is_converted
         rows = self._db.execute(f"SELECT sum, {columns} FROM {table}")
         return sum(not verifies(found, of, values, unsummed=unsummed) for found, *values in rows)
 
@@ -261,3 +280,23 @@ def translated_errors(path: Path) -> Iterator[None]:
         if "decode to UTF-8" in str(error):
             raise damaged(f"{path} is damaged: {error}") from error
         raise
+
+
+@contextmanager
+def _opening_errors(path: Path) -> Iterator[None]:
+    """As ``translated_errors``; what cannot be understood is damaged, too."""
+    try:
+        with translated_errors(path):
+            yield
+    except (sqlite3.Error, TypeError, ValueError) as error:
+        if getattr(error, "sqlite_errorname", "SQLITE_ERROR").startswith(UNREADABLE):
+            raise damaged(f"{path} is damaged: {error}") from error
+        raise
+
+
+@cache
+def _shape() -> frozenset[tuple[object, ...]]:
+    """Return the columns and indexes of a store."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(";".join(SCHEMA))
+        return frozenset(db.execute(SHAPE))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.outbox.store.destinations import Destinations
-from penstock.outbox.store.rows import Copy, Outgoing, Published
+from penstock.outbox.store.rows import PINNED, TROUBLE, Copy, Outgoing, Published
 from penstock.outbox.store.statements import STEP_ROWS, among, damaged
 from penstock.outbox.store.sums import of_message
 
@@ -15,14 +15,16 @@ ALIKE_ROWS: Final = 8
 class OutgoingMessages(Destinations):
     """The tables ``messages``, ``deliveries`` and ``shared``."""
 
-    def remove_destination(self, address: str) -> None:
-        """Remove ``address``: its subscriptions here, what waits for it, and the note of ours there."""
-        number = self.destinations().get(address)
-        if number is not None:
-            self.leave([address])
-            while self._drop(number):
-                pass
-            self.forget([address])
+    def forget(self, addresses: Sequence[str]) -> None:
+        """Remove ``addresses``: their subscriptions here, what waits for them, and the note of ours there."""
+        for address in addresses:
+            number = self._one("SELECT id FROM destinations WHERE address = ?", address)
+            if number is not None:
+                self.leave([address])
+                while self._drop(number):
+                    pass
+                self._db.execute("DELETE FROM destinations WHERE id = ?", (number,))
+                self._db.execute("DELETE FROM meta WHERE name IN (?, ?)", (TROUBLE + address, PINNED + address))
 
     def last_outgoing(self) -> int:
         """Return the greatest ``seq`` of an outgoing message, or 0."""

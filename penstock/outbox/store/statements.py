@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.outbox.errors import Damaged
-from penstock.outbox.store.sums import COLUMNS, of_letter, verifies
+from penstock.outbox.store.sums import COLUMNS, of_letter, of_meta, verifies
 
 ROWS: Final = (256, 64, 16, 4, 1)
 """Rows that one statement inserts: each size is one prepared statement."""
@@ -56,6 +56,16 @@ class Statements:
         self._insert(
             "dead (id, address, outgoing, keys, data, attempts, error, sum, at)", [(*row, of_letter(*row), time.time())]
         )
+
+    def put(self, name: str, value: object) -> None:
+        """Write a row of ``meta``."""
+        row = (name, value, of_meta(name, value))
+        self._db.execute("INSERT OR REPLACE INTO meta (name, value, sum) VALUES (?, ?, ?)", row)
+
+    def sum_meta(self) -> None:
+        """Give all rows of ``meta`` their checksums."""
+        for name, value in self._db.execute("SELECT name, value FROM meta").fetchall():
+            self.put(name, value)
 
     @property
     def has_sums(self) -> bool:

@@ -1,7 +1,7 @@
 """Checksums of what a store keeps: each row of a message and each mark has one, verified when the row is read.
 
-A row that version 1 has written has none, in a store that was converted. What is of another type than was written does
-not verify either.
+Those of ``meta`` are verified when the store is opened. A row that version 1 has written has none, in a store that was
+converted. What is of another type than was written does not verify either.
 """
 
 import struct
@@ -32,6 +32,10 @@ def of_spooled(list: int, number: int, data: bytes) -> int:
     return crc32(data, crc32(number.to_bytes(8, "little"), list & _MASK))
 
 
+def of_meta(name: str, value: object) -> int:
+    return crc32(repr((name, value)).encode())
+
+
 def of_until(until: float) -> int:
     """Return the checksum with which those of marks that end then begin."""
     return crc32(_UNTIL.pack(until))
@@ -42,6 +46,7 @@ def of_mark(id: bytes, until: float) -> int:
 
 
 COLUMNS: Final[dict[str, tuple[str, Callable[..., int]]]] = {
+    "meta": ("name, value", of_meta),
     "messages": ("seq, id, keys, data", of_message),
     "incoming": ("seq, id, sender, keys, data", of_arrived),
     "dead": ("id, address, outgoing, keys, data, attempts, error", of_letter),
