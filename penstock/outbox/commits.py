@@ -140,6 +140,7 @@ class GroupCommit:
             await self._loop.run_in_executor(None, self._thread.join)
             with suppress(DiskFull), self._store.transaction():
                 self._store.save_clock()
+            self._store.require_file()
 
     def _flush(self) -> None:
         self._soon = False

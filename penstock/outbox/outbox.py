@@ -18,7 +18,7 @@ from penstock.outbox import wire
 from penstock.outbox.commands import REMOVE, SUBSCRIBE, UNSUBSCRIBE, Command
 from penstock.outbox.commits import GroupCommit
 from penstock.outbox.deliveries import Deliveries
-from penstock.outbox.errors import DiskFull
+from penstock.outbox.errors import Damaged, DiskFull
 from penstock.outbox.frames import MAX_KEYS_BYTES
 from penstock.outbox.handlers import Function, Handler, Handlers
 from penstock.outbox.ids import as_text, new_id
@@ -77,7 +77,8 @@ class Outbox:
     them, and they try again; what is published here does not count.
 
     Use it as ``async with``: raise ``Locked`` if the datadir is in use, ``Damaged``, ``DiskFull``, or ``OSError`` if an
-    address is taken. After that, calls that store something raise ``DiskFull`` if they cannot.
+    address is taken. After that, calls that store something raise ``DiskFull`` if they cannot, or ``Damaged``, also at
+    the end, once the file of the store was deleted.
     """
 
     def __init__(
@@ -352,7 +353,13 @@ class Outbox:
 
     async def status(self) -> Status:
         """Count what is stored; takes some 0.1 s for a million messages."""
-        counts = await asyncio.to_thread(self._counts)
+        try:
+            self._reader.require_file()
+        except Damaged as error:
+            self._commits.note_damage(error)
+            counts = self._reader.counts()
+        else:
+            counts = await asyncio.to_thread(self._counts)
         return Status(
             counts,
             self._deliveries.away,

@@ -446,6 +446,28 @@ async def test_an_outbox_says_that_a_message_is_damaged_and_goes_on_with_others(
         assert not got.messages
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_store_that_was_deleted_while_it_is_open_takes_no_message_and_is_in_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    one = await outbox(tmp_path).__aenter__()
+    await one.send("k", "x", "127.0.0.1:1")
+    if replaced:
+        (tmp_path / "new").write_bytes(b"")
+        (tmp_path / "new").rename(tmp_path / NAME)
+    else:
+        (tmp_path / NAME).unlink()
+    status = await one.status()
+    assert (status.counts.outgoing, "was deleted or replaced" in status.trouble) == (1, True)
+    monkeypatch.setattr(file, "LOOK_SECONDS", -1)
+    with pytest.raises(Damaged, match="was deleted or replaced"):
+        await one.send("k", "y", "127.0.0.1:1")
+    assert (await one.status()).counts.outgoing == 1
+    monkeypatch.undo()
+    with pytest.raises(Damaged, match="was deleted or replaced"):
+        await one.close()
+
+
 async def test_a_full_disk_is_in_the_status_until_there_is_room(tmp_path: Path) -> None:
     async with outbox(tmp_path) as full:
         db = full._commits._store.connection

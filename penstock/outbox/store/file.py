@@ -36,6 +36,8 @@ THEIRS: Final = (
 )
 """Bytes of the tables that the program fills, and of those that peers do."""
 IDENTITY_BYTES: Final = 16
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at whether the file is still in its directory, as transactions begin."""
 UNREADABLE: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG")
 """Errors of statements that any store of ours can execute."""
 CACHE_KIB: Final = 16 * 1024
@@ -51,6 +53,7 @@ class Store(ForPeople):
         self.path, self._db = path, connection
         self._db.execute("PRAGMA temp_store=MEMORY")  # a container may have no directory for temporary files
         self._opened, self._base = time.monotonic(), 0.0
+        self._looked, self._inode = self._opened, path.stat().st_ino
         self._checkpoints = True
 
     @classmethod
@@ -144,8 +147,20 @@ class Store(ForPeople):
         return translated_errors(self.path)
 
     def begin_transaction(self) -> None:
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self.require_file()
+            self._looked = time.monotonic()
         with translated_errors(self.path):
             self._db.execute("BEGIN IMMEDIATE")
+
+    def require_file(self) -> None:
+        """Raise ``Damaged`` if the file was deleted or replaced while it is open: what is written is lost."""
+        try:
+            is_there = self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise Damaged(f"{self.path} was deleted or replaced while it is open: what is stored is lost at the end")
 
     def commit(self) -> None:
         """Return once all statements since ``begin_transaction`` are on disk. Raise ``DiskFull``, rolled back."""
