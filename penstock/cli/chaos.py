@@ -11,7 +11,7 @@ import typer
 
 from penstock.base.encoding import counted
 from penstock.base.errors import PenstockError
-from penstock.cli._frame import Failed, Json, Misused, complain, require_path, run
+from penstock.cli._frame import Json, Misused, complain, require_path, run
 from penstock.cli._text import print_json, print_table, shown
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ async def _chaos(directory: Path, chosen: "Chosen", junit: Path | None, html: Pa
         report = await Run(composition, chosen, tell, _note).report()
     name = str(directory)
     if junit:
-        try:
-            reports.write_junit(report, name, junit)
-        except ImportError as error:
-            raise Failed(f"{error.name} is not installed: pip install 'penstock[test]'") from error
+        reports.write_junit(report, name, junit)
     if html:
         _write(html, reports.page(report, name))
     if as_json:

@@ -33,14 +33,10 @@ def sql(
 
 
 async def _sql(archive: str, query: str | None, most: int, as_json: bool) -> int:
-    try:
-        from penstock.spark.sql import WrongQuery, ask
-    except ImportError as error:
-        raise Failed(f"{error.name} is not installed: pip install 'penstock[sql]'") from error
+    from penstock.spark.sql import WrongQuery, ask
+
     try:
         columns, rows = ask(archive, query or COLUMNS)
-    except ModuleNotFoundError as error:
-        raise Failed(f"{error.name} is not installed: pip install 'penstock[sql]'") from error
     except WrongQuery as error:
         raise Failed(str(error)) from error
     shown = [[_plain(cell) for cell in row] for row in rows[:most]]

@@ -11,7 +11,7 @@ import typer
 
 from penstock.base.encoding import counted
 from penstock.base.errors import PenstockError
-from penstock.cli._frame import Failed, Json, Misused, require_path, run
+from penstock.cli._frame import Json, Misused, require_path, run
 from penstock.cli._text import print_json, shown
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ async def _test(paths: list[Path], jobs: int | None, text: str | None, junit: Pa
 def _chosen(paths: list[Path], text: str | None) -> "list[Case]":
     for path in paths:
         require_path(path)
-    try:
-        from penstock.testing.spec.files import find, read_all
-    except ImportError as error:
-        raise Failed(f"{error.name} is not installed: pip install 'penstock[test]'") from error
+    from penstock.testing.spec.files import find, read_all
+
     try:
         found = read_all([file for path in paths for file in find(path)])
     except PenstockError as error:

@@ -13,15 +13,14 @@ from urllib.parse import urlsplit
 
 from penstock.base.errors import Unavailable, Unconfirmed, WrongCall
 from penstock.base.exact_json import parse_whole
+from penstock.base.extras import extra
 from penstock.base.log import Log
 from penstock.base.secrets import resolve_reference
 from penstock.core.patience import BACKOFF
 from penstock.hqueue.errors import error_of, words_of
 
-try:
+with extra("hqueue"):
     import httpx
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("penstock.hqueue needs httpx: pip install 'penstock[hqueue]'", name="httpx") from error
 
 ANSWER_SECONDS: Final = 15.0
 """Longest wait for an answer, beyond what the call itself waits in the service."""

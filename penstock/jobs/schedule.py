@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 from penstock.base.errors import WrongCall
+from penstock.base.extras import extra
 
 if TYPE_CHECKING:
     from croniter import croniter
@@ -30,11 +31,8 @@ _wild: Final = re.compile(r"\*|[^-,]+/")
 
 
 def _parser() -> "type[croniter]":
-    try:
+    with extra("jobs"):
         from croniter import croniter
-    except ModuleNotFoundError as error:
-        text = f"cron expressions need {error.name}, which is not installed: pip install 'penstock[jobs]'"
-        raise WrongCall(text) from None
     return croniter
 
 

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-import msgpack
-
 from penstock.base.errors import PenstockError
+from penstock.base.extras import extra
+
+with extra("outbox"):
+    import msgpack
 
 VERSION: Final = 1
 HEADER: Final = struct.Struct(">BBI")

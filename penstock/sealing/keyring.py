@@ -8,14 +8,16 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from penstock.base.encoding import decoded
 from penstock.base.errors import Forgotten, WrongMasterKey
+from penstock.base.extras import extra
 from penstock.core.script import Script
 from penstock.sealing.master import MasterKey
 from penstock.sealing.owners import LUA, KeyRecord, forget_owner, read_owners
 from penstock.sealing.sealed import DataKey, OwnerKeys, epoch_of
+
+with extra("seal"):
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

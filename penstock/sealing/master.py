@@ -9,12 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from penstock.base.errors import WrongMasterKey
+from penstock.base.extras import extra
 from penstock.base.secrets import MAX_SECRET_BYTES, NoSecret, read_at_most
 from penstock.sealing.vault import VaultKey
+
+with extra("seal"):
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12

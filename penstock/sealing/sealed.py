@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from penstock.base.errors import Forgotten, Unopenable, WrongCall
+from penstock.base.extras import extra
+
+with extra("seal"):
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 VERSION: Final = 1
 HEADER_BYTES: Final = 5

@@ -10,6 +10,8 @@ docs/spark.md describes every format, its columns and its options.
 import warnings
 from typing import TYPE_CHECKING
 
+from penstock.base.extras import extra
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,12 +21,13 @@ def register(spark: "SparkSession") -> None:
 
     Warn if local workers run a Python that cannot import this package.
     """
-    from penstock.spark.documents import RedisJson
-    from penstock.spark.hashes import RedisHash
-    from penstock.spark.keys import RedisSet, RedisSortedSet, RedisString
-    from penstock.spark.lists import RedisList
-    from penstock.spark.shipping import ship, what_workers_lack
-    from penstock.spark.streams import RedisStream
+    with extra("spark"):
+        from penstock.spark.documents import RedisJson
+        from penstock.spark.hashes import RedisHash
+        from penstock.spark.keys import RedisSet, RedisSortedSet, RedisString
+        from penstock.spark.lists import RedisList
+        from penstock.spark.shipping import ship, what_workers_lack
+        from penstock.spark.streams import RedisStream
 
     ship(spark)
     if problem := what_workers_lack(spark):

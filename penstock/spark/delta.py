@@ -16,14 +16,16 @@ from pathlib import Path
 from time import time
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
-
 from penstock.base.errors import PenstockError
+from penstock.base.extras import extra
 from penstock.spark.archive import DDL, Batches
 from penstock.spark.files import Files, Part
+
+with extra("delta"):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+    from deltalake.exceptions import CommitFailedError, DeltaError
 
 SETTLED_SECONDS: Final = 600.0
 """A directory of this age proves that earlier ones can be seen, also through a network file system's cache."""

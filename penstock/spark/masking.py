@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.extras import MissingExtra, extra
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -20,8 +22,8 @@ def checked(path: str) -> str:
     """Return ``path``, as a validator of settings. Raise ``ValueError``, which names it, if it cannot be masked."""
     try:
         _parsed(path)
-    except ImportError:
-        raise ValueError(f"{path!r}: paths need what is not installed: pip install 'penstock[spark]'") from None
+    except MissingExtra as error:
+        raise ValueError(f"{path!r}: {error}") from None
     return path
 
 
@@ -91,8 +93,9 @@ def _names(path: str) -> frozenset[bytes]:
 @lru_cache(100)
 def _parsed(path: str) -> Any:
     """Parse ``path``. Raise ``ValueError``, which says what is wrong with it."""
-    from jsonpath_ng.exceptions import JSONPathError
-    from jsonpath_ng.ext.parser import parse
+    with extra("spark"):
+        from jsonpath_ng.exceptions import JSONPathError
+        from jsonpath_ng.ext.parser import parse
 
     if not path.startswith("$"):
         raise ValueError(f"{path!r} does not begin with $: {EXPECTED}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
+from penstock.base.extras import extra
 from penstock.spark.archive import DDL
 from penstock.spark.files import Files
 from penstock.spark.lifecycles import FAILURES, UNKNOWN
@@ -30,7 +31,8 @@ def connect(directory: str) -> "DuckDBPyConnection":
 
     If a query raises ``duckdb.IOException``, a file is gone that the pipeline has published meanwhile: connect again.
     """
-    import duckdb
+    with extra("sql"):
+        import duckdb
 
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
@@ -104,7 +106,8 @@ def ask(directory: str, query: str) -> tuple[list[str], list[tuple[object, ...]]
 
     If a pipeline publishes files meanwhile, the archive is read again.
     """
-    import duckdb
+    with extra("sql"):
+        import duckdb
 
     for left in reversed(range(MAX_READS)):
         with connect(directory) as connection:

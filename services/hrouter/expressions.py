@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
+from penstock.base.extras import MissingExtra, extra
+
 MAX_MEMORY: Final = 64 << 20
 """Bytes that one expression, or one set of them, may take."""
 META: Final = frozenset("\\.+*?()|[]{}^$")
@@ -21,9 +23,10 @@ class BadExpression(ValueError):
 def _library() -> Any:
     """Return RE2's module. Raise ``BadExpression`` if it is not installed."""
     try:
-        import re2
-    except ImportError:
-        raise BadExpression("google-re2 is not installed: pip install 'penstock[web]'") from None
+        with extra("web"):
+            import re2
+    except MissingExtra as error:
+        raise BadExpression(str(error)) from None
     return re2
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.base.errors import WrongCall
+from penstock.base.extras import MissingExtra
 from penstock.jobs import Attempt, Jobs, repeating
 from penstock.jobs.errors import MAX_MESSAGE, as_error
 from penstock.jobs.settler import MAX_BYTES, Outcomes
@@ -47,7 +47,7 @@ async def test_cron_without_croniter_is_an_error_that_says_what_to_install(
     await redis.zadd("hfxbus:repeats:s", {"nightly": 1})
     monkeypatch.setattr("structlog.is_configured", lambda: False)  # as a test of a command may leave it
     monkeypatch.setitem(sys.modules, "croniter", None)
-    with pytest.raises(WrongCall, match=r"croniter, which is not installed: pip install 'penstock\[jobs\]'"):
+    with pytest.raises(MissingExtra, match=r"croniter is not installed: pip install 'penstock\[jobs\]'"):
         await jobs.repeats.set("weekly", "s", cron="0 0 * * 0")
     worker = consumer()
     worker.job("s")(_nothing)

@@ -7,7 +7,7 @@ import typer
 
 from penstock.base.encoding import counted
 from penstock.cli._archive import LocalArchive
-from penstock.cli._frame import Failed, Json, run
+from penstock.cli._frame import Json, run
 from penstock.cli._text import print_json, shown
 
 
@@ -34,10 +34,8 @@ def export(
 
 
 async def _export(archive: str, target: str, as_json: bool) -> int:
-    try:
-        from penstock.spark.delta import export
-    except ImportError as error:
-        raise Failed(f"{error.name} is not installed: pip install 'penstock[delta]'") from error
+    from penstock.spark.delta import export
+
     exported = export(archive, target)
     if as_json:
         print_json({"exported": exported})

@@ -88,7 +88,6 @@ def owner(datadir: Path) -> "Owner | None":
 
 def _required(datadir: Path) -> "type[Store]":
     """Return the class of stores. Raise ``Misused`` if ``datadir`` has none, ``OSError`` if it may not be read."""
-    require_installed()
     from penstock.outbox.store import NAME, Store
 
     require_path(datadir)
@@ -98,14 +97,6 @@ def _required(datadir: Path) -> "type[Store]":
         where = shown(str(datadir.absolute()))
         raise Misused(f"{where} has no {NAME}: name the datadir of an outbox with --datadir") from None
     return Store
-
-
-def require_installed() -> None:
-    """Raise ``Failed`` without the extra ``outbox``."""
-    try:
-        import penstock.outbox.store  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise Failed(f"{error.name} is not installed: pip install 'penstock[outbox]'") from error
 
 
 def require_message(text: str | None) -> bytes | None:

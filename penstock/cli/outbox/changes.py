@@ -15,7 +15,6 @@ from penstock.cli.outbox._store import (
     Datadir,
     changing,
     reading,
-    require_installed,
     require_message,
     require_store,
 )
@@ -221,7 +220,6 @@ def salvage(
 
 async def _salvage(datadir: Path, target: Path, as_json: bool) -> int:
     require_path(datadir)
-    require_installed()
     from penstock.outbox.salvage import salvage
 
     try:

@@ -32,13 +32,10 @@ KeysRedisUrl = Annotated[str, redis_option(f"The server of the data keys. {URL_F
 @asynccontextmanager
 async def keyring(namespace: str, master: str, url: str) -> "AsyncIterator[tuple[Redis, Keys, Keyring]]":
     """Read the master key, connect to the server of the data keys, and yield the keyring on it."""
-    try:
-        from penstock.sealing.keyring import Keyring
-        from penstock.sealing.master import master_key
-    except ImportError as error:
-        raise Failed(f"{error.name} is not installed: pip install 'penstock[seal]'") from error
     from penstock.base.keys import Keys
     from penstock.base.secrets import NoSecret
+    from penstock.sealing.keyring import Keyring
+    from penstock.sealing.master import master_key
 
     try:
         key, keys = master_key(master), Keys(namespace)

@@ -38,10 +38,8 @@ TokenAt = Annotated[
 @asynccontextmanager
 async def queue_of(service: str, url: str, token_at: str | None, patience: float | None = 0) -> AsyncIterator["Queue"]:
     """Yield the queue; a call waits ``patience`` (s) for a service that is away. Raise ``Misused`` and ``Failed``."""
-    try:
-        from penstock.hqueue import Queues
-    except ModuleNotFoundError as error:
-        raise Failed(str(error)) from None
+    from penstock.hqueue import Queues
+
     try:
         async with Queues(url, token=_token(token_at), patience=patience) as queues:
             yield queues[service]

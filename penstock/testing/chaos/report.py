@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.base.errors import PenstockError
+from penstock.base.extras import extra
 from penstock.testing.chaos.run import FaultResult, Report
 
 COLUMNS: Final = ("fault", "injected", "met", "lost", "doubled", "reordered", "longest stall")
@@ -69,7 +69,8 @@ def as_json(report: Report, directory: str) -> dict[str, Any]:
 
 def write_junit(report: Report, directory: str, file: Path) -> None:
     """Write a test case for every fault. Raise ``OSError`` if the file cannot be written."""
-    from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
+    with extra("test"):
+        from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     whole = JUnitXml("penstock chaos")
     for fault, results in _by_fault(report.results).items():
@@ -92,14 +93,12 @@ def write_junit(report: Report, directory: str, file: Path) -> None:
 
 def page(report: Report, directory: str) -> str:
     """Return a self-contained HTML page. Raise ``PenstockError`` if a library for plots is not installed."""
-    try:
+    with extra("plots"):
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup
 
         from penstock.spark.plots import COLOURS
         from penstock.testing.chaos.timeline import timeline
-    except ImportError as error:
-        raise PenstockError(f"{error.name} is not installed: pip install 'penstock[plots]'") from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(files("penstock.testing.chaos").joinpath(TEMPLATE).read_text()).render(
         directory=directory,

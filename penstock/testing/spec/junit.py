@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from junitparser import Failure, JUnitXml, TestCase, TestSuite
-
+from penstock.base.extras import extra
 from penstock.testing.spec import CaseResult
+
+with extra("test"):
+    from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
 
 def write(results: Sequence[CaseResult], file: Path) -> None:

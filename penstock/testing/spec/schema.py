@@ -5,10 +5,14 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any
 
-from jsonpath_ng.exceptions import JSONPathError
-from jsonpath_ng.ext.parser import parse
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
+
+from penstock.base.extras import extra
+
+with extra("test"):
+    from jsonpath_ng.exceptions import JSONPathError
+    from jsonpath_ng.ext.parser import parse
 
 
 class Declared(BaseModel):
