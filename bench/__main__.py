@@ -16,6 +16,7 @@ from rich.table import Table
 from bench import archive, figures, jobs, large, library, outbox, reading, replies, tables, tracking, transport
 from bench.figures import KIB, MIB, Figure
 from bench.kept import KEPT, PAGE, as_row, fallen, fallen_table, filled, keep, kept, machine, short
+from bench.peers.command import HELP
 from bench.peers.command import app as peers
 from bench.queue import plan as queue
 from bench.testbed import Testbed
@@ -192,4 +193,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["peers"]:
         peers(sys.argv[2:], prog_name="python -m bench peers")
     else:
-        typer.run(main)
+        app = typer.Typer(add_completion=False, context_settings=HELP)
+        app.command()(main)
+        app()

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -18,7 +18,8 @@ from bench.peers.results import Report, machine, ours_measured
 from bench.peers.rounds import Notify, installed, measured, members, steps
 from bench.peers.works import LIMIT, OURS, Peer, Work
 
-app = typer.Typer(add_completion=False)
+HELP: Final = {"help_option_names": ["-h", "--help"]}
+app = typer.Typer(add_completion=False, context_settings=HELP)
 
 
 @app.command()

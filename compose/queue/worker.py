@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,6 +81,6 @@ def main(language: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in LANGUAGES:
-        sys.exit(f"usage: python -m compose.queue.worker {'|'.join(LANGUAGES)}")
-    main(sys.argv[1])
+    parser = ArgumentParser(prog="python -m compose.queue.worker", description=__doc__)
+    parser.add_argument("language", choices=LANGUAGES)
+    main(parser.parse_args().language)

@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import time
+from argparse import ArgumentParser
 from typing import Final, cast
 
 import redis
@@ -99,6 +100,6 @@ def main(branch: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["archive"], ["alert"]):
-        sys.exit("usage: python -m compose.tracked.worker archive|alert")
-    main(sys.argv[1])
+    parser = ArgumentParser(prog="python -m compose.tracked.worker", description=__doc__)
+    parser.add_argument("branch", choices=["archive", "alert"])
+    main(parser.parse_args().branch)

@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final, cast
@@ -124,6 +125,7 @@ def main(role: str, name: str = "1") -> None:
 
 
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 3 or sys.argv[1] not in ACTS:
-        sys.exit(f"usage: python -m compose.weather.consumer {'|'.join(ACTS)} [name]")
-    main(*sys.argv[1:])
+    parser = ArgumentParser(prog="python -m compose.weather.consumer", description=__doc__)
+    parser.add_argument("role", choices=ACTS)
+    parser.add_argument("name", nargs="?", default="1")
+    main(**vars(parser.parse_args()))

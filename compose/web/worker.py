@@ -8,7 +8,7 @@ if any of them is killed at any moment.
 import asyncio
 import os
 import signal
-import sys
+from argparse import ArgumentParser
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -95,7 +95,7 @@ async def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in WORKERS:
-        sys.exit(f"usage: python -m compose.web.worker {'|'.join(WORKERS)}")
+    parser = ArgumentParser(prog="python -m compose.web.worker", description=__doc__)
+    parser.add_argument("worker", choices=WORKERS)
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        runner.run(main(sys.argv[1]))
+        runner.run(main(parser.parse_args().worker))

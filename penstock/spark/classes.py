@@ -9,6 +9,7 @@ import py_compile
 import shutil
 import sys
 import tempfile
+from argparse import ArgumentParser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -105,6 +106,7 @@ def _work(spark: "SparkSession", place: str) -> None:
 if __name__ == "__main__":
     from penstock.spark.session import what_is_missing
 
+    ArgumentParser(prog="python -m penstock.spark.classes", description=__doc__).parse_args()
     if problem := what_is_missing():
         sys.exit(problem)
     compile_pyspark()

@@ -1,5 +1,6 @@
 """docs/settings.md is generated from the code: ``python -m tests.unit.test_settings_page`` writes it."""
 
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Final
@@ -78,4 +79,5 @@ def default(field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(prog="python -m tests.unit.test_settings_page", description=__doc__).parse_args()
     PAGE.write_text(page())
