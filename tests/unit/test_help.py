@@ -17,9 +17,14 @@ MODULES = {
     *(".".join(file.parent.relative_to(ROOT).parts) for file in ROOT.glob("[bpst]*/**/__main__.py")),
     *WORKERS,
 }
+FAST = {"bench", "penstock", "penstock.spark.classes", "compose.queue.worker"}
+"""A process each: the slow tests ask all others."""
 
 
-@pytest.mark.parametrize("program", [*sorted(MODULES), "bench peers"])
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(each, marks=() if each in FAST else pytest.mark.slow) for each in [*sorted(MODULES), "bench peers"]],
+)
 def test_h_shows_the_usage_and_begins_nothing(program: str) -> None:
     words = [sys.executable, "-m", *program.split(), "-h"]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
