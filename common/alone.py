@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 from common import logs
 from common.health import beat
-from common.outage import describe
 from common.process import Lifespan, enter_anew
 from common.reload import Reload
 from common.settings.base import ServiceSettings
 from penstock.base.errors import PenstockError
+from penstock.core.link import describe
 
 S = TypeVar("S", bound=ServiceSettings)
 

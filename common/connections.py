@@ -1,12 +1,10 @@
 """The connections of one process: to the server of its lists, and to that of its registrations."""
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import MovedError
-from redis.exceptions import TimeoutError as Unanswered
 
 from common.settings.base import ServiceSettings
-from penstock.core.connection import MAX_SILENCE, change_login, connect, follow, return_home
+from penstock.core.connection import MAX_SILENCE, change_login, connect, find_anew
 from penstock.core.raw_connection import RawConnection
 
 
@@ -42,11 +40,10 @@ class Connections:
             await change_login(self.registry, registry)
 
     async def after(self, error: Exception) -> None:
-        """Follow a slot of a cluster that has moved; after a lost connection ask again at the first address."""
-        if isinstance(error, MovedError):
-            await follow(error, *self.to_lists)
-        elif isinstance(error, Disconnected | Unanswered):
-            await return_home(*self.to_lists)
+        """Let all connections find their server anew if ``error`` says that it is lost, or is another one now."""
+        await find_anew(error, *self.to_lists)
+        if self.registry is not self.redis and not isinstance(error, MovedError):
+            await find_anew(error, self.registry)
 
     async def cut_silent(self) -> None:
         """Close raw connections on which an answer is overdue."""

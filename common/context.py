@@ -17,9 +17,9 @@ from common.wired import FULL_POLL_SECONDS, S, Wired
 from penstock.base.errors import WrongCall
 from penstock.base.keys import Keys
 from penstock.core.connection import MAX_SILENCE
+from penstock.core.link import is_full
 from penstock.core.raw_connection import pack
 from penstock.core.script import Script
-from penstock.core.transient import is_full
 
 UNBLOCK_SECONDS: Final = 0.02
 """Seconds in which a wait reaches the server, so that it can be ended."""

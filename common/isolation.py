@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ResponseError
 
-from common.outage import describe
-from penstock.core.patience import BACKOFF
+from penstock.core.link import BACKOFF, describe
 
 if TYPE_CHECKING:
     from common.context import Context

@@ -16,14 +16,13 @@ from common.context import Context
 from common.durability import Durability
 from common.health import beat
 from common.membership import Membership
-from common.outage import describe
 from common.reload import Reload
 from common.server import check_logins, check_server
 from common.settings.base import ServiceSettings
 from common.supervision import FAILURES, MAX_UNCHECKED, Run, Supervisor
 from penstock.base.errors import PenstockError, WrongType
 from penstock.base.keys import Keys
-from penstock.core.transient import first_of
+from penstock.core.link import describe, first_of
 
 S = TypeVar("S", bound=ServiceSettings)
 Lifespan = Callable[[S], AbstractAsyncContextManager[object]]
@@ -169,14 +168,17 @@ class Process(Generic[S]):
 
     async def _wait_for_server(self) -> None:
         """Connect, however long it takes. Raise ``Unsuitable`` for a server that cannot be used."""
-        while not self._stop.is_set():
+
+        async def check() -> None:
+            if self._stop.is_set():
+                return
             try:
                 await self._check_server(self._settings)
-                self._supervisor.was_connected = True
-                self._outage.over()
-                return
             except FAILURES as error:
-                await self._supervisor.back_off(first_of(error), self._settings)
+                raise await self._supervisor.name_key(first_of(error), self._settings) from error
+            self._supervisor.was_connected = True
+
+        await self._supervisor.again(check)
 
     async def _check_server(self, settings: S) -> None:
         """Raise ``Unsuitable`` if the server cannot do what ``settings`` ask."""

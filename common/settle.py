@@ -17,9 +17,9 @@ from common.wired import FULL_POLL_SECONDS
 from penstock.base.encoding import encoded
 from penstock.base.errors import WrongCall
 from penstock.base.urls import same_server
+from penstock.core.link import is_of_script
 from penstock.core.read_size import Sizes
 from penstock.core.script import Script
-from penstock.core.transient import is_of_script
 
 if TYPE_CHECKING:
     from common.context import Context

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Final, Generic, TypeVar
 
@@ -13,19 +14,17 @@ from structlog.typing import FilteringBoundLogger
 from common.connections import Connections
 from common.context import Context
 from common.membership import Membership
-from common.outage import Outage, describe
 from common.reload import Reload
 from common.settings.base import ServiceSettings
 from common.wrong_types import name_wrong_key
 from penstock.base.errors import Fenced, PenstockError, WrongType
 from penstock.base.keys import Keys
 from penstock.core.atomic import AtomicWrites
-from penstock.core.connection import OTHER_SERVER
+from penstock.core.link import OTHER_SERVER, Outage, again, describe, first_of, passes
 from penstock.core.metrics import count
-from penstock.core.patience import BACKOFF
-from penstock.core.transient import first_of, passes
 
 S = TypeVar("S", bound=ServiceSettings)
+T = TypeVar("T")
 Run = Callable[[Context[S]], Awaitable[None]]
 FAILURES: Final = (PenstockError, RedisError, OSError, ExceptionGroup)
 CHECK_SECONDS: Final = 1.5
@@ -74,23 +73,34 @@ class Supervisor(Generic[S]):
 
     async def _work(self, context: Context[S]) -> None:
         """Run the service; after an outage run it again, so that it recovers again."""
-        while context.running:
-            try:
-                if self._membership:
-                    await self._membership.enter(context)
-                    if self._membership.deleted:
-                        self._stop_deleted()
-                        return
-                    self._reload.retry()
-                in_hand = context.adopted.total() > 0 and not context.settings.ordered
-                if context.running or in_hand:  # what was adopted before the order to stop is finished, too
-                    await context.confirm()
-                    await self._run(context)
-            except FAILURES as error:
-                _forget_cancellation()
-                await context.reset()
-                context.unregistered.set()
-                await self.back_off(first_of(error), context.settings)
+        while await self.again(partial(self._live, context), ends_outage=False):
+            pass
+
+    async def _live(self, context: Context[S]) -> bool:
+        """Run the service until it returns, or raises; return whether it is to run again."""
+        if not context.running:
+            return False
+        try:
+            if self._membership:
+                await self._membership.enter(context)
+                if self._membership.deleted:
+                    self._stop_deleted()
+                    return False
+                self._reload.retry()
+            in_hand = context.adopted.total() > 0 and not context.settings.ordered
+            if context.running or in_hand:  # what was adopted before the order to stop is finished, too
+                await context.confirm()
+                await self._run(context)
+        except FAILURES as error:
+            _forget_cancellation()
+            await context.reset()
+            context.unregistered.set()
+            cause = first_of(error)
+            if not isinstance(cause, Fenced):
+                raise await self.name_key(cause, context.settings) from error
+            event = "fenced by the other server" if str(cause).startswith(OTHER_SERVER) else "lease lost"
+            self._log.warning(event, key=str(cause).removeprefix(OTHER_SERVER))
+        return True
 
     async def _watch(self, context: Context[S], work: "asyncio.Task[None]") -> None:
         """End the run when it must: let it settle what is in hand, but end its wait at once."""
@@ -112,8 +122,9 @@ class Supervisor(Generic[S]):
         try:
             return await self._is_member(context) and not await self._reload.handle(context.settings)
         except FAILURES as error:
-            if not passes(error, was_connected=self.was_connected):
+            if self._lasts(error):
                 raise
+            await self._connections.after(first_of(error))
             return True
 
     async def _is_member(self, context: Context[S]) -> bool:
@@ -143,21 +154,19 @@ class Supervisor(Generic[S]):
         for each in news:
             each.cancel()
 
-    async def back_off(self, error: Exception, settings: S) -> None:
-        """Wait, ever longer up to a second, if ``error`` passes by itself. Raise it if it does not."""
-        if isinstance(error, Fenced):
-            event = "fenced by the other server" if str(error).startswith(OTHER_SERVER) else "lease lost"
-            self._log.warning(event, key=str(error).removeprefix(OTHER_SERVER))
-            return
-        if not passes(error, was_connected=self.was_connected):
-            raise error
-        error = await self.name_key(error, settings)
-        if self.outage.begins(error) and isinstance(error, WrongType):
+    async def again(self, call: Callable[[], Awaitable[T]], *, ends_outage: bool = True) -> T:
+        """Return what ``call`` does; call again as long as trouble with the servers passes by itself."""
+        return await again(
+            call, self.outage, lasts=self._lasts, mend=self._mend, until=self.stop, ends_outage=ends_outage
+        )
+
+    def _lasts(self, error: Exception) -> bool:
+        return not isinstance(error, FAILURES) or not passes(error, was_connected=self.was_connected)
+
+    async def _mend(self, error: Exception, is_news: bool) -> None:
+        if is_news and isinstance(error, WrongType):
             await self.count_error(error)
         await self._connections.after(error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(BACKOFF.delay_after(self.outage.failures)):
-                await self.stop.wait()
 
     async def name_key(self, error: Exception, settings: S) -> Exception:
         """Return ``error`` with the name of the key if a server says that one is of the wrong type."""

@@ -13,15 +13,14 @@ from redis.exceptions import NoScriptError, ResponseError
 from structlog.typing import FilteringBoundLogger
 
 from common.durability import Durability
-from common.outage import Outage
 from common.settings.base import ServiceSettings
 from common.transaction import REFUSED, Transaction
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongCall, WrongType
 from penstock.base.keys import Keys, pending_of
+from penstock.core.link import Outage, is_full
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.script import Script, translate_error
-from penstock.core.transient import is_full
 
 S = TypeVar("S", bound=ServiceSettings)
 FULL_POLL_SECONDS: Final = 0.2

@@ -22,10 +22,9 @@ from redis.exceptions import ConnectionError, RedisError
 from penstock.base.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed, WrongCall
 from penstock.base.log import Log
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
-from penstock.core.connection import OTHER_SERVER
+from penstock.core.link import BACKOFF, OTHER_SERVER, passes
 from penstock.core.once import SMALLEST_LIMIT
-from penstock.core.patience import BACKOFF, HURRY_SECONDS
-from penstock.core.transient import passes
+from penstock.core.patience import HURRY_SECONDS
 
 if TYPE_CHECKING:
     from penstock.outbox import Outbox, Spool, Spools

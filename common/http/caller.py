@@ -1,19 +1,16 @@
 """A connection to a server of Redis that many requests share, opened again whenever it ends."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
-from redis.exceptions import ConnectionError, NoScriptError, RedisError
+from redis.exceptions import ConnectionError, NoScriptError
 
-from penstock.base.errors import PenstockError
-from penstock.core.patience import BACKOFF
+from penstock.core.link import Fate, Link, LostReply, Outage, fate
 from penstock.core.raw_connection import Command, pack
 from penstock.core.script import Script, translate_error
-from penstock.core.wire import LostReply, Reply, Wire
+from penstock.core.wire import Reply, Wire
 
 MAX_SILENCE: Final = 2.0
 """Seconds without a reply after which the connection is cut, and nothing is accepted until there is another."""
@@ -37,40 +34,49 @@ class Caller:
         opened: Callable[[], Awaitable[None]] = _nothing,
         look: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        self.trouble: Exception | None = None
-        """Why nothing is accepted; None while it is."""
-        self.wire = Wire(url, name, self._lost)
+        self.link = Link(
+            self._open,
+            self._shut,
+            Outage(None),
+            within=MAX_SILENCE,
+            look=self._watch,
+            every=LOOK_SECONDS,
+            ends=lambda error: fate(error, was_open=True) is Fate.BUG,
+        )
+        self.wire = Wire(url, name, self.link.lost)
         self._opened, self._look = opened, look
-        self._news = asyncio.Event()
         self._sent = set[str]()
         """The names of scripts that the server has been sent."""
-        self._keeper: asyncio.Task[None] | None = None
         self._looked_at = -inf
         """When (monotonic) the connection was last watched."""
+
+    @property
+    def trouble(self) -> Exception | None:
+        """Return why nothing is accepted; None while it is."""
+        error = self.link.reason
+        if self.wire.is_open or self.link.is_up is None:
+            return None
+        return ConnectionError(str(error)) if isinstance(error, OSError) else error  # one that passes
 
     @property
     def is_open(self) -> bool:
         """Return whether commands are accepted.
 
-        ``_keep_open`` cuts a silent connection, and minds that this process may have stood still itself.
+        ``_watch`` cuts a silent connection, and minds that this process may have stood still itself.
         """
         return self.wire.is_open
 
     def start(self) -> None:
         """Connect, and stay connected."""
-        self._keeper = asyncio.create_task(self._keep_open())
+        self.link.start()
 
     async def close(self) -> None:
         """Disconnect; what still waits for a reply gets an error."""
-        if self._keeper:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self.link.close()
         await self.wire.close()
 
     def check(self) -> None:
         """Raise what has ended the connection for good, or keeps commands from being accepted."""
-        if self._keeper and self._keeper.done() and not self._keeper.cancelled():
-            self._keeper.result()
         if self.trouble:
             raise self.trouble
 
@@ -137,33 +143,20 @@ class Caller:
         else:
             reply.set_exception(ConnectionError("the server is away"))
 
-    def _lost(self, error: Exception) -> None:
-        self.trouble = error
-        self._news.set()
+    async def _open(self) -> None:
+        if not self.wire.is_open:
+            try:
+                await self.wire.open()
+                await self._opened()
+            except BaseException:
+                await self._shut()
+                raise
 
-    async def _keep_open(self) -> None:
-        """Connect whenever there is no connection, and cut one that is silent."""
-        failures = 0
-        while True:
-            if not self.wire.is_open:
-                try:
-                    async with asyncio.timeout(MAX_SILENCE):
-                        await self.wire.open()
-                        self.trouble = None
-                        await self._opened()
-                    failures = 0
-                except (RedisError, OSError, PenstockError) as error:
-                    lost = ConnectionError(str(error) or "no reply while connecting")
-                    self.wire.end(lost, told=False)
-                    self.trouble = lost if isinstance(error, OSError) else error  # one that passes by itself
-                    failures += 1
-                    await asyncio.sleep(BACKOFF.delay_after(failures))
-                    continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._news.wait()
-            self._news.clear()
-            before, self._looked_at = self._looked_at, time.monotonic()
-            if self._looked_at - before < MAX_SILENCE:  # else we stood still, and the reply may be there, not yet read
-                self.wire.cut_if_silent(MAX_SILENCE)
-            await self._look()
+    async def _shut(self) -> None:
+        self.wire.end(ConnectionError("the server is away"), told=False)
+
+    async def _watch(self) -> None:
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if self._looked_at - before < MAX_SILENCE:  # else we stood still, and the reply may be there, not yet read
+            self.wire.cut_if_silent(MAX_SILENCE)
+        await self._look()

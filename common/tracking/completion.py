@@ -16,9 +16,9 @@ from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
 from penstock.base.encoding import decoded, encoded
 from penstock.base.keys import Keys
+from penstock.core.link import is_of_script
 from penstock.core.read_size import fitting
 from penstock.core.script import Script
-from penstock.core.transient import is_of_script
 from penstock.tracking.correlation import as_xid, id_of, is_like_a_number, xid_of
 from penstock.tracking.details import seconds_of
 

@@ -57,6 +57,10 @@ class NotDurable(PenstockError):
     """The batch was settled, but the server did not confirm in time that disk or replicas have it."""
 
 
+class Disconnected(PenstockError):
+    """A connection is lost, and the call may be repeated over another one."""
+
+
 class Unavailable(PenstockError):
     """The server was away, full or read-only for longer than the caller was willing to wait."""
 

@@ -30,8 +30,8 @@ from penstock.bus.queue import Queue
 from penstock.bus.service import Service
 from penstock.core.durability import DURABILITY, Level
 from penstock.core.instance import Instance, check_url
+from penstock.core.link import passes
 from penstock.core.patience import Patience
-from penstock.core.transient import passes
 from penstock.core.writer import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Bus(Federating):
             raise WrongCall(f"durability={durability}: expected memory, aof, replicas:N or replicas:majority")
         self.id = secrets.token_hex(8)
         self._patience, self._buffer = Patience(patience), buffer
-        self.instances = [Instance(url, self._patience, buffer, self._changed, self._level(durability)) for url in urls]
+        level = self._level(durability)
+        self.instances = [Instance(url, self._patience, buffer, self._changed, level, log=_log) for url in urls]
         self._homes = Homes(self.instances, INDEX[Placement(placement)], self._patience)
         self._outbox = None if outbox is None else BusOutbox(outbox, self.instances, self._homes)
         self._alive = KeepAlive(self.instances, self.spawn)
@@ -304,8 +305,6 @@ class Bus(Federating):
             if is_enough and not self._connecting.done():
                 self._connecting.set_result(None)
         else:
-            if not self._leaves:
-                _log.warning("server away", server=instance.address, reason=str(error))
             if not self._connecting.done() and not passes(error):
                 self._connecting.set_exception(Unauthorized(f"{instance.address}: {error}"))
             if self._outbox and is_enough and not self._connecting.done():

@@ -170,7 +170,7 @@ async def require_one_slot(redis: "Redis", key: bytes) -> None:
 def _explained(error: Exception, url: str, advice: str) -> str:
     from redis import exceptions
 
-    from penstock.core.connection import OTHER_SERVER
+    from penstock.core.link import OTHER_SERVER
 
     words = str(error).partition(" of pipeline caused error: ")
     reason = shown((words[2] or words[0]).strip().rstrip(".").removeprefix(OTHER_SERVER))

@@ -1,8 +1,10 @@
 """Connect to Redis or Valkey by URL: one connection each, no silent retries, cancellable."""
 
 import asyncio
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -14,9 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, MovedError
 
 from penstock.base.urls import hosts_of
-
-OTHER_SERVER: Final = "the other server: "
-"""Prefix of an error of the target server, not of the server of the service's own lists."""
+from penstock.core.link import OTHER_SERVER, Fate, fate
 
 MAX_SILENCE: Final = 10.0
 """Seconds without a reply after which a connection counts as lost, e.g. if a link drops packets."""
@@ -67,6 +67,15 @@ def cancellable(client: "Redis") -> "Redis":
     kind: Any = client.connection_pool.connection_class
 
     class Cancellable(kind):  # type: ignore[misc]
+        async def _connect(self) -> None:
+            """Read certificates, keys and authorities again if their files have changed since the last success."""
+            context = getattr(self, "ssl_context", None)
+            now = context and versions_of(context.certfile, context.keyfile, context.ca_certs)
+            if context and now != vars(self).get("read"):
+                context.context = None  # redis-py keeps the first one for good
+            await super()._connect()
+            self.read = now
+
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             task = asyncio.current_task()
             asked = task.cancelling() if task else 0
@@ -107,6 +116,8 @@ def _through_sentinel(url: str, options: dict[str, Any]) -> "Redis":
     how = sentinel_options(url)
     never_again = {"socket_timeout": MAX_SILENCE, "protocol": 2, "retry": options["retry"]}
     sentinel = Sentinel(hosts_of(url, 26379), sentinel_kwargs=never_again | how.theirs)
+    for each in sentinel.sentinels:
+        cancellable(each)
     client: Redis = sentinel.master_for(
         how.service, connection_pool_class=_PoolOfOne, max_connections=1, timeout=None, **options, **how.ours
     )
@@ -156,27 +167,59 @@ class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
             await self.sentinel_manager.aclose()
 
 
+def versions_of(*files: str | os.PathLike[str] | None) -> list[tuple[int, int, int] | None]:
+    """Return what differs once one of ``files`` is written anew, or replaced; None for one that does not exist."""
+    found = list[tuple[int, int, int] | None]()
+    for file in files:
+        try:
+            status = Path(file).stat() if file else None
+        except OSError:
+            status = None
+        found.append((status.st_mtime_ns, status.st_size, status.st_ino) if status else None)
+    return found
+
+
+async def hang_up(*clients: "Redis") -> None:
+    """Have ``clients`` connect anew before their next commands: their server is no longer the one."""
+    for client in clients:
+        pool: Any = client.connection_pool
+        await pool.update_active_connections_for_reconnect()
+        await pool.disconnect(inuse_connections=False)
+
+
+async def find_anew(error: Exception, *clients: "Redis") -> None:
+    """Have ``clients`` go where ``error`` says that the server is, or ask for its address anew after a loss."""
+    if str(error).startswith(OTHER_SERVER):
+        return
+    if isinstance(error, MovedError):
+        await follow(error, *clients)
+    elif (found := fate(error, was_open=True)) in (Fate.GONE, Fate.ELSEWHERE):
+        await return_home(*clients)
+        if found is Fate.ELSEWHERE:
+            await hang_up(*clients)
+
+
 async def follow(moved: MovedError, *clients: "Redis") -> None:
     """Redirect ``clients`` to the Redis Cluster node that has the slot; a command under way ends on the old node."""
     for client in clients:
         pool: Any = client.connection_pool
         pool.home = getattr(pool, "home", (pool.connection_kwargs.get("host"), pool.connection_kwargs.get("port")))
-        await _turn(pool, moved.host, moved.port)
+        _turn(pool, moved.host, moved.port)
+        await hang_up(client)
 
 
 async def return_home(*clients: "Redis") -> None:
     """Redirect ``clients`` back to the node of their URL after ``follow``: the other node may be gone for good."""
     for client in clients:
         if home := getattr(client.connection_pool, "home", None):
-            await _turn(client.connection_pool, *home)
+            _turn(client.connection_pool, *home)
+            await hang_up(client)
 
 
-async def _turn(pool: Any, host: str, port: int) -> None:
+def _turn(pool: Any, host: str, port: int) -> None:
     pool.connection_kwargs.update(host=host, port=port)
     for connection in (*pool._get_free_connections(), *pool._get_in_use_connections()):
         connection.host, connection.port = host, port
-    await pool.update_active_connections_for_reconnect()
-    await pool.disconnect(inuse_connections=False)
 
 
 async def change_login(client: "Redis", url: str) -> None:

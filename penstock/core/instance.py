@@ -1,10 +1,8 @@
 """One server of a bus: its two connections, kept up, and calls that wait while it is away."""
 
-import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -20,14 +18,15 @@ from redis.exceptions import (
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall, WrongType
+from penstock.base.log import Log
 from penstock.base.urls import server_url
 from penstock.core.connection import MAX_SILENCE, mask_password
 from penstock.core.durability import Level
-from penstock.core.patience import BACKOFF, Patience
+from penstock.core.link import STABLE_SECONDS, Link, LostReply, Outage, passes
+from penstock.core.patience import Patience
 from penstock.core.raw_connection import pack
 from penstock.core.script import Script, translate_error
-from penstock.core.transient import passes
-from penstock.core.wire import LostReply, Reply, Subscriber, Wire
+from penstock.core.wire import Reply, Subscriber, Wire
 from penstock.core.writer import CONFIRM_SECONDS, Writer
 
 NAME: Final = "penstock-bus"
@@ -41,15 +40,16 @@ WATCH_SECONDS: Final = 0.25
 """Seconds between two looks whether a reply is overdue."""
 LEAST_SILENCE: Final = 1.0
 """Shortest time (s) without a reply after which a connection is cut, however short the patience."""
-STABLE_SECONDS: Final = 1.0
-"""A connection that is lost sooner is made again ever later, since it will be lost again."""
 NOT_PERMITTED: Final = re.compile("ACL failure in script|user executing the script can't")
 """What servers say, new and old ones, where a script has a command that the user may not run."""
 T = TypeVar("T")
 
 
 class Instance:
-    """One server. ``changed(instance, error)`` is called when it comes (None), and when it goes or is away."""
+    """One server. ``changed(instance, error)`` is called when it comes (None), and when it goes or is away.
+
+    ``log`` gets a line when it is away, and when it is back.
+    """
 
     def __init__(
         self,
@@ -59,36 +59,48 @@ class Instance:
         changed: Callable[["Instance", Exception | None], None],
         level: Level | None = None,
         name: str = NAME,
+        log: Log | None = None,
     ) -> None:
         self.url, self.address = url, mask_password(url)
-        self.is_up: bool | None = None
-        """None until it was tried."""
         self.lost_at = self.back_at = 0.0
         """When (monotonic) a connection was last lost."""
         self._patience, self._buffer, self._changed = patience, buffer, changed
         self._waiting = 0
-        self.reason: Exception = ConnectionError("it was not reached yet")
         self._wire = Wire(url, name, self._lost)
         self.subscriber = Subscriber(url, name, self._lost)
         self._writer = Writer(url, name, self._lost, level) if level else None
         self._wires = [each for each in (self._wire, self._writer, self.subscriber) if each]
-        self._up = self._down = asyncio.Event()
-        self._tasks = set[asyncio.Task[None]]()
+        self._pinged = 0.0
+        outage = Outage(log, "server away", "server back", server=self.address)
+        self._link = Link(
+            self._open,
+            self._shut,
+            outage,
+            look=self._look,
+            every=WATCH_SECONDS,
+            changed=self._note,
+            stable=STABLE_SECONDS,
+        )
 
     def start(self) -> None:
         """Connect, and connect again whenever a connection is lost."""
-        self.is_up, self._up, self._down = None, asyncio.Event(), asyncio.Event()
-        self._tasks = {asyncio.create_task(self._keep()), asyncio.create_task(self._watch())}
+        self._link.start()
 
     async def close(self) -> None:
         """Disconnect for good."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._link.close(ConnectionError("the bus was disconnected"))
         for wire in self._wires:
             await wire.close()
-        self._went(ConnectionError("the bus was disconnected"))
+
+    @property
+    def is_up(self) -> bool | None:
+        """Return whether all its connections are open; None until that was tried."""
+        return self._link.is_up
+
+    @property
+    def reason(self) -> Exception:
+        """Return why they are not."""
+        return self._link.reason
 
     async def run(self, script: Script, **named: Any) -> Any:
         """Run a script, again if its reply was lost: only for scripts that may run twice.
@@ -240,76 +252,50 @@ class Instance:
 
     async def _when_up(self, call: Callable[[], Awaitable[T]]) -> T:
         if not self._wire.is_open:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(WAIT_SECONDS):
-                    await self._up.wait()
+            await self._link.wait_up(WAIT_SECONDS)
         if not self._wire.is_open:
             if passes(self.reason):
                 raise ConnectionError(f"{self.address}: {self.reason}")
             raise self._refused(self.reason) from self.reason
         return await call()
 
-    async def _keep(self) -> None:
-        failures = 0
-        while True:
-            try:
-                for wire in self._wires:
-                    if not wire.is_open:
-                        await wire.open()
-                await self._check_role()
-            except (RedisError, OSError) as error:
-                self._went(error)
-                failures += 1
-                await asyncio.sleep(BACKOFF.delay_after(failures))
-                continue
-            self._down.clear()
-            if all(wire.is_open for wire in self._wires):
-                if not self.is_up:
-                    self.is_up, self.back_at = True, time.monotonic()
-                    self._changed(self, None)
-                self._up.set()
-                begun = time.monotonic()
-                await self._down.wait()
-                failures = 0 if time.monotonic() - begun > STABLE_SECONDS else failures + 1
-                await asyncio.sleep(BACKOFF.delay_after(failures) if failures else 0)
-
-    async def _check_role(self) -> None:
-        """Raise ``ReadOnlyError`` if it is a replica, as it is before a failover has ended."""
+    async def _open(self) -> None:
+        """Connect what is not connected. Raise ``ReadOnlyError`` if it is a replica, as before a failover has ended."""
+        for wire in self._wires:
+            if not wire.is_open:
+                await wire.open()
         try:
             role, *_ = await self._wire.execute_command("ROLE")
         except ResponseError:  # not permitted
             return
         if role == b"slave":
-            for wire in filter(None, (self._wire, self._writer)):
-                wire.end(ConnectionError("it is a replica"), told=False)
             raise ReadOnlyError("it is a replica")
+
+    async def _shut(self) -> None:
+        for wire in self._wires:
+            wire.end(ConnectionError(str(self.reason)), told=False)
 
     def _refused(self, error: Exception) -> Exception:
         return Unauthorized(f"{self.address}: {error}") if isinstance(error, RedisError) else error
 
-    async def _watch(self) -> None:
-        pinged = time.monotonic()
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            self._wire.cut_if_silent(max(LEAST_SILENCE, min(MAX_SILENCE, self._patience.most())))
-            if self._writer:
-                self._writer.cut_if_silent(CONFIRM_SECONDS + MAX_SILENCE)
-            if time.monotonic() - pinged >= PING_SECONDS:
-                pinged = time.monotonic()
-                self.subscriber.ping()
-                self.subscriber.cut_if_silent(MAX_SILENCE + PING_SECONDS)
+    async def _look(self) -> None:
+        """Cut what is silent."""
+        self._wire.cut_if_silent(max(LEAST_SILENCE, min(MAX_SILENCE, self._patience.most())))
+        if self._writer:
+            self._writer.cut_if_silent(CONFIRM_SECONDS + MAX_SILENCE)
+        if time.monotonic() - self._pinged >= PING_SECONDS:
+            self._pinged = time.monotonic()
+            self.subscriber.ping()
+            self.subscriber.cut_if_silent(MAX_SILENCE + PING_SECONDS)
 
     def _lost(self, error: Exception) -> None:
         self.lost_at = time.monotonic()
-        self._went(error)
-        self._down.set()
+        self._link.lost(error)
 
-    def _went(self, error: Exception) -> None:
-        self.reason = error
-        self._up.clear()
-        if self.is_up is not False:
-            self.is_up = False
-            self._changed(self, error)
+    def _note(self, error: Exception | None) -> None:
+        if error is None:
+            self.back_at = time.monotonic()
+        self._changed(self, error)
 
 
 async def _once(call: Callable[[], Awaitable[T]]) -> T:

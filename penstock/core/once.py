@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
 
 from penstock.base.errors import Fenced, Refused, TargetLost, WrongType
-from penstock.core.connection import OTHER_SERVER
+from penstock.core.link import OTHER_SERVER
 from penstock.core.raw_connection import Command, Packed, RawConnection, pack
 from penstock.core.script import LUA, Script, translate_error
 

@@ -9,15 +9,13 @@ from math import inf
 from typing import Final, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
+from redis.exceptions import RedisError
 
 from penstock.base.errors import PenstockError, Unavailable, WrongCall, WrongType
 from penstock.base.log import Log
-from penstock.core.backoff import Backoff
-from penstock.core.connection import follow, return_home
-from penstock.core.transient import passes
+from penstock.core.connection import find_anew
+from penstock.core.link import Outage, again, passes
 
-BACKOFF: Final = Backoff((), 0.04, 1.0)
 HURRY_SECONDS: Final = 3.0
 """Longest wait (s) of a program that ends."""
 T = TypeVar("T")
@@ -40,9 +38,7 @@ class Patience:
             raise WrongCall(f"patience={seconds!r}: expected seconds, or None to wait without end")
         self.seconds = seconds
         self.hurries = False
-        self._log = log
-        self._since: float | None = None
-        """Since when (monotonic) calls wait, if a line was logged."""
+        self._outage = Outage(log)
 
     def most(self, *, hurries: bool = False) -> float:
         """Return how long (s) a call waits."""
@@ -67,34 +63,23 @@ class Patience:
 
         ``hurries`` is for this call alone; it has waited since ``begun`` (monotonic), by default from now on.
         """
-        begun, failures = time.monotonic() if begun is None else begun, 0
-        while True:
-            try:
-                result = await call()
-            except (RedisError, OSError, PenstockError) as error:
-                if isinstance(error, WrongType) or not passes(error):
-                    raise
-                waited = time.monotonic() - begun
-                if waited >= self.most(hurries=hurries):
-                    raise Unavailable(f"waited {waited:.0f} s (patience): {error}") from error
-                if isinstance(error, MovedError):
-                    await follow(error, *clients)
-                elif isinstance(error, ConnectionError | TimeoutError):
-                    await return_home(*clients)
-                failures += 1
-                if failures > 1:
-                    self._note_failure(begun, error)
-            else:
-                self._note_success()
-                return result
-            await asyncio.sleep(BACKOFF.delay_after(failures))
+        begun = time.monotonic() if begun is None else begun
+        try:
+            result = await call()
+        except (RedisError, OSError, PenstockError) as error:
+            return await again(
+                call,
+                self._outage,
+                lasts=_lasts,
+                mend=lambda error, _: find_anew(error, *clients),
+                most=lambda: self.most(hurries=hurries),
+                begun=begun,
+                first=error,
+            )
+        if self._outage.reason is not None:
+            self._outage.over()
+        return result
 
-    def _note_failure(self, begun: float, error: Exception) -> None:
-        if self._log and self._since is None:
-            self._since = begun
-            self._log.warning("waiting", reason=str(error) or type(error).__name__)
 
-    def _note_success(self) -> None:
-        if self._log and self._since is not None:
-            self._log.info("resumed", after=round(time.monotonic() - self._since, 3))
-            self._since = None
+def _lasts(error: Exception) -> bool:
+    return isinstance(error, WrongType) or not passes(error)

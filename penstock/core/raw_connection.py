@@ -12,6 +12,7 @@ from redis.exceptions import TimeoutError as Unanswered
 
 from penstock.base.encoding import encoded
 from penstock.core.connection import MAX_SILENCE, connect
+from penstock.core.link import Fate, fate
 
 Word = bytes | str | int | float
 MAX_CACHED_LENGTH: Final = 4_096
@@ -191,6 +192,7 @@ class RawConnection:
         Pass ``owed=False`` for replies that may never come, e.g. messages of a subscription: silence is no loss then.
         """
         received: list[Any] = []
+        moved = False
         if self._connection is None:
             raise ConnectionError("the connection is closed")
         if owed:
@@ -201,10 +203,13 @@ class RawConnection:
                     received.append(await self._connection.read_response(disconnect_on_error=False))
                 except self._answers as error:
                     received.append(error)
+                    moved = moved or fate(error) is Fate.ELSEWHERE
         except BaseException:
             await self.close()
             raise
         self._asked = None
+        if moved:  # this server is no longer the one
+            await self.close()
         return received
 
     async def cut_if_silent(self, longest: float) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from hiredis import ProtocolError, Reader
 from redis._parsers.base import BaseParser
-from redis.exceptions import ConnectionError, ReadOnlyError
+from redis.exceptions import ConnectionError
 
+from penstock.core.link import Fate, LostReply, fate
 from penstock.core.raw_connection import Packed, RawConnection, Word, pack
 
 MAX_CHANNELS: Final = 1_000
@@ -17,10 +18,6 @@ MAX_CHANNELS: Final = 1_000
 MUCH: Final = 4_096
 """Bytes that are sent at once, so that the server has something to do meanwhile."""
 _INCOMPLETE: Final = object()
-
-
-class LostReply(ConnectionError):
-    """The connection was lost after a command was sent: the server may have executed it or not."""
 
 
 class _Link(asyncio.Protocol):
@@ -107,7 +104,8 @@ class Wire:
         self._reader: Any = None
         self._outgoing: list[bytes] = []
         self._waiting: deque[asyncio.Future[Any] | Reply] = deque()
-        self._retires = False
+        self._retires: Exception | None = None
+        """Why it ends once all replies that are missing have come."""
         self.heard_at = self.asked_at = 0.0
         """When (monotonic) data last arrived, and when the wait for the reply that is due began."""
 
@@ -135,7 +133,7 @@ class Wire:
         """Connect and log in. Raise redis-py's errors."""
         self.end(ConnectionError("the connection was closed"), told=False)
         self._reader = Reader(replyError=BaseParser.parse_error, notEnoughData=_INCOMPLETE)
-        self._retires = False
+        self._retires = None
         self.link = _Link(self)
         self._transport = await self._raw.take_over(self.link)
         self.heard_at = self.asked_at = time.monotonic()
@@ -191,10 +189,10 @@ class Wire:
                 waiting.set_exception(reply)
             else:
                 waiting.set_result(reply)
-        if isinstance(reply, ReadOnlyError):
-            self._retires = True  # a primary that became a replica: connect anew
+            if fate(reply) is Fate.ELSEWHERE:
+                self._retires = reply  # a primary that became a replica: connect anew
         if self._retires and not self._waiting:
-            self.end(ConnectionError("the server became read-only"))
+            self.end(self._retires)
 
     def _post(self, packed: bytes | list[bytes], *, at_once: bool = False) -> None:
         parts = [packed] if isinstance(packed, bytes) else packed
@@ -212,7 +210,7 @@ class Wire:
         if self._transport is not None and outgoing:
             self._transport.writelines(outgoing)
 
-    def end(self, error: ConnectionError, *, told: bool = True) -> None:
+    def end(self, error: Exception, *, told: bool = True) -> None:
         """End the connection, and fail what waits."""
         if self._transport is None:
             return

@@ -1,22 +1,20 @@
 """Calls of the service over HTTP, repeated while it is away."""
 
-import asyncio
 import json
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from penstock.base.errors import Unavailable, Unconfirmed, WrongCall
+from penstock.base.errors import Disconnected, Refused, Unconfirmed, WrongCall
 from penstock.base.exact_json import parse_whole
 from penstock.base.extras import extra
 from penstock.base.log import Log
 from penstock.base.secrets import resolve_reference
-from penstock.core.patience import BACKOFF
+from penstock.core.link import Outage, Pause, again
 from penstock.hqueue.errors import error_of, words_of
 
 with extra("hqueue"):
@@ -65,7 +63,7 @@ class Http:
         self._authorization = {} if token is None else {"authorization": f"Bearer {_secret(token)}"}
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
-        self._away_since: float | None = None
+        self._outage = Outage(_log, "hqueue away", "hqueue back", url=self.url)
 
     async def open(self) -> None:
         """Get ready for calls; connect with the first one."""
@@ -102,35 +100,32 @@ class Http:
         second run would do more than one, raise ``Unconfirmed`` if the answer is lost. ``patience`` replaces
         that of all calls.
         """
-        call, begun, failures, repeated = f"{method} {path}", time.monotonic(), 0, False
-        while True:
-            pause = 0.0
+        call, repeated = f"{method} {path}", False
+
+        async def attempt() -> Answer:
+            nonlocal repeated
             try:
                 response = await self._send(method, path, body, query, wait, headers or {})
             except UNSENT as error:
-                trouble = f"cannot reach {self.url}: {reason_of(error)}"
+                raise Disconnected(f"cannot reach {self.url}: {reason_of(error)}") from error
             except httpx.TransportError as error:
                 trouble = f"{call}: no answer: {reason_of(error)}"
                 if not repeatable:
                     raise Unconfirmed(f"{trouble}; the service may have done it, or not") from error
                 repeated = True
-            else:
-                if response.status_code not in PASSING:
-                    self._note_back()
-                    return _answer(response, call, repeated)
-                problem = _problem(response)
-                trouble = f"{call}: {response.status_code} {words_of(problem)}".rstrip()
-                pause = _retry_after(response)
-                if response.status_code in MAYBE_DONE:
-                    if not repeatable:
-                        raise Unconfirmed(f"{trouble}; the service may have done it, or not")
-                    repeated = True
-            most = min(self.patience if patience is None else patience, self.hurry)
-            if (waited := time.monotonic() - begun) + pause >= most:
-                raise Unavailable(trouble if waited < 1 else f"waited {waited:.0f} s (patience): {trouble}")
-            self._note_away(trouble)
-            failures += 1
-            await asyncio.sleep(max(pause, BACKOFF.delay_after(failures)))
+                raise Disconnected(trouble) from error
+            if response.status_code not in PASSING:
+                self._outage.over()  # also if it is an error: the service is there
+                return _answer(response, call, repeated)
+            trouble = f"{call}: {response.status_code} {words_of(_problem(response))}".rstrip()
+            if response.status_code in MAYBE_DONE:
+                if not repeatable:
+                    raise Unconfirmed(f"{trouble}; the service may have done it, or not")
+                repeated = True
+            raise Pause(Refused(trouble), _retry_after(response))
+
+        own = self.patience if patience is None else patience
+        return await again(attempt, self._outage, most=lambda: min(own, self.hurry))
 
     async def _send(
         self,
@@ -147,16 +142,6 @@ class Http:
         timeout = httpx.Timeout(ANSWER_SECONDS, read=ANSWER_SECONDS + wait, connect=CONNECT_SECONDS, pool=None)
         url = f"{self.url}{path}"
         return await self._client.request(method, url, content=body, params=query, headers=headers, timeout=timeout)
-
-    def _note_away(self, trouble: str) -> None:
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-            _log.warning("hqueue is away", url=self.url, reason=trouble)
-
-    def _note_back(self) -> None:
-        if self._away_since is not None:
-            away, self._away_since = time.monotonic() - self._away_since, None
-            _log.info("hqueue is back", url=self.url, seconds=round(away, 3))
 
 
 def _checked(url: str) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from penstock.base.errors import PenstockError, Unavailable, WrongCall
 from penstock.base.log import Log
+from penstock.core.link import BACKOFF
 from penstock.core.pace import Pace
-from penstock.core.patience import BACKOFF
 from penstock.hqueue.acks import Acks
 from penstock.hqueue.answers import Fetched
 from penstock.hqueue.errors import LOST, LeaseLost

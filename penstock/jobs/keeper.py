@@ -2,19 +2,18 @@
 
 import asyncio
 from collections import Counter, deque
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from penstock.base.encoding import encoded
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.base.payload import as_json
 from penstock.core.connection import MAX_SILENCE
-from penstock.core.patience import BACKOFF
+from penstock.core.link import Link, Outage
 from penstock.core.script import Script
 from penstock.core.wire import Pattern, Subscriber
 from penstock.jobs.completions import Completion, parse
@@ -46,18 +45,24 @@ class Keeper:
         self._streams = Counter[str]()
         """How many want those of each stream."""
         self._waiting = deque[tuple[str, str, bytes]](maxlen=MAX_WAITING)
-        self._listens, self._cut = asyncio.Event(), asyncio.Event()
-        self._failures = 0
-        self._listening: asyncio.Task[None] | None = None
+        self._listens = asyncio.Event()
+        outage = Outage(
+            _log, "server away", "server back", server=node.address, what="completions of hfxbus's consumers"
+        )
+        self._subscriber = Subscriber(node.url, NAME, lambda error: self._link.lost(error))
+        self._subscriber.add(Pattern(encoded(keys.channels)), self._heard)
+        self._link = Link(
+            self._subscriber.open, self._shut, outage, look=self._look, every=PING_SECONDS, changed=self._changed
+        )
+        self._listening = False
         self._keeping: asyncio.Task[None] | None = None
 
     def add(self, stream: str) -> asyncio.Event:
         """Keep completions of ``stream``; return what is set while they are heard."""
         self._streams[stream] += 1
-        if self._listening is None:
-            subscriber = Subscriber(self._node.url, NAME, self._lost)
-            subscriber.add(Pattern(encoded(self._keys.channels)), self._heard)
-            self._listening = asyncio.create_task(self._listen(subscriber))
+        if not self._listening:
+            self._listening = True
+            self._link.start()
         return self._listens
 
     async def discard(self, stream: str) -> None:
@@ -69,44 +74,27 @@ class Keeper:
 
     async def close(self) -> None:
         """Keep what was heard, and disconnect."""
-        task, self._listening = self._listening, None
-        if task:
-            self._listens.clear()
-            task.cancel()
-            await asyncio.wait([task])
+        if self._listening:
+            self._listening = False
+            await self._link.close()
+            await self._subscriber.close()
         if self._keeping:
             await asyncio.wait([self._keeping], timeout=MAX_SILENCE)
             self._keeping.cancel()
 
-    async def _listen(self, subscriber: Subscriber) -> None:
-        try:
-            while True:
-                self._cut.clear()
-                try:
-                    await subscriber.open()
-                except (RedisError, OSError) as error:
-                    self._lost(error)
-                while subscriber.is_open:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(PING_SECONDS):
-                            await self._cut.wait()
-                    subscriber.ping()
-                    subscriber.cut_if_silent(MAX_SILENCE + PING_SECONDS)
-                await asyncio.sleep(BACKOFF.delay_after(self._failures))
-        finally:
-            await subscriber.close()
+    async def _shut(self) -> None:
+        self._subscriber.end(ConnectionError("the server is away"), told=False)
 
-    def _lost(self, error: Exception) -> None:
-        self._listens.clear()
-        self._cut.set()
-        self._failures += 1
-        if self._failures == 1:
-            what = {"server": self._node.address, "reason": str(error)}
-            _log.warning("completions of hfxbus's consumers are not kept until it is connected again", **what)
+    async def _look(self) -> None:
+        self._subscriber.ping()
+        self._subscriber.cut_if_silent(MAX_SILENCE + PING_SECONDS)
+
+    def _changed(self, error: Exception | None) -> None:
+        if error is not None:
+            self._listens.clear()
 
     def _heard(self, message: bytes | None) -> None:
-        if message is None:
-            self._failures = 0
+        if message is None:  # the subscription is confirmed
             self._listens.set()
         elif not message.endswith(KEPT):
             completion = parse(message, datetime.now(UTC))

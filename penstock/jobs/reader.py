@@ -16,9 +16,8 @@ from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.core.connection import MAX_SILENCE
 from penstock.core.instance import Instance
-from penstock.core.patience import BACKOFF
+from penstock.core.link import BACKOFF, passes
 from penstock.core.script import Script
-from penstock.core.transient import passes
 from penstock.core.wire import Wire
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.permits import Permit, Permits

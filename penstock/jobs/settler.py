@@ -17,8 +17,9 @@ from penstock.base.errors import PenstockError, Unavailable
 from penstock.base.log import Log
 from penstock.base.payload import as_json
 from penstock.core.connection import MAX_SILENCE
+from penstock.core.link import LostReply
 from penstock.core.script import Fixed, Script
-from penstock.core.wire import LostReply, Reply
+from penstock.core.wire import Reply
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.job import WEEK
 from penstock.jobs.keys import CAPACITY, KEPT, OURS

@@ -12,8 +12,8 @@ from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.base.payload import as_json
+from penstock.core.link import passes
 from penstock.core.script import Script
-from penstock.core.transient import passes
 from penstock.jobs.keys import OURS
 from penstock.jobs.repeating import Repeats
 from penstock.jobs.settler import SILENT_MS

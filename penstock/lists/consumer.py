@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError, Unavailable, WrongCall
 from penstock.base.log import Log, describe
+from penstock.core.link import BACKOFF
 from penstock.core.pace import Pace
-from penstock.core.patience import BACKOFF
 from penstock.lists.holding import OWN, Burial, Holding
 from penstock.lists.message import Message
 from penstock.lists.settlement import CANCELLED, DIED, SETTLE_SECONDS, Ending, Results

@@ -17,10 +17,10 @@ from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.core.connection import MAX_SILENCE, follow
+from penstock.core.link import passes
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.read_size import Sizes
 from penstock.core.script import Script, translate_error
-from penstock.core.transient import passes
 from penstock.lists.settlement import Settlement
 from penstock.lists.turn import Turn
 

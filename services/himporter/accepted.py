@@ -14,8 +14,9 @@ from common.http.message import Answer, failed
 from penstock.base.errors import NotDurable
 from penstock.base.exact_json import as_json
 from penstock.base.keys import Keys
+from penstock.core.link import LostReply
 from penstock.core.script import Script
-from penstock.core.wire import LostReply, Reply
+from penstock.core.wire import Reply
 from services.himporter.bridge import RETRY_AFTER, Bridge, Build
 from services.himporter.events import MAX_NEWS, Events
 from services.himporter.settings import Settings

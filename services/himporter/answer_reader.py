@@ -7,9 +7,8 @@ from typing import Final
 
 from redis.exceptions import ConnectionError, RedisError
 
-from penstock.core.patience import BACKOFF
+from penstock.core.link import Outage, again, is_full
 from penstock.core.raw_connection import Command, pack
-from penstock.core.transient import is_full
 from penstock.core.wire import Reply, Wire
 
 WAIT_SECONDS: Final = 5
@@ -43,21 +42,18 @@ class AnswerReader:
         """How many answers at the tail were handed on and are to be removed."""
         self._is_full = False
         self._poll: asyncio.TimerHandle | None = None
-        self._failures = 0
+        self._outage = Outage(None)
 
     async def run(self) -> None:
         """Read for ever; wait out what passes by itself."""
         try:
-            while True:
-                try:
-                    await self._read()
-                except (RedisError, OSError) as error:
-                    self.trouble = error if isinstance(error, RedisError) else ConnectionError(str(error))
-                    self._failures += 1
-                    self._wire.end(ConnectionError(str(error)), told=False)
-                    await asyncio.sleep(BACKOFF.delay_after(self._failures))
+            await again(self._read, self._outage, lasts=_lasts, mend=self._mend)
         finally:
             await self._wire.close()
+
+    async def _mend(self, error: Exception, _: bool) -> None:
+        self.trouble = error if isinstance(error, RedisError) else ConnectionError(str(error))
+        self._wire.end(ConnectionError(str(error)), told=False)
 
     def cut_if_silent(self) -> None:
         """End a connection on which a reply is overdue."""
@@ -127,7 +123,7 @@ class AnswerReader:
         except Exception as error:  # noqa: BLE001  # ``run`` raises it
             self._fail(error)
             return
-        self._failures = 0
+        self._outage.over()
         self._handled, size = len(answers), sum(map(len, answers))
         was_full, self._is_full = self._is_full, False
         if answers:
@@ -138,3 +134,7 @@ class AnswerReader:
             self._poll = asyncio.get_running_loop().call_later(FULL_POLL_SECONDS, self._wait)
         else:
             self._wait()
+
+
+def _lasts(error: Exception) -> bool:
+    return not isinstance(error, RedisError | OSError)

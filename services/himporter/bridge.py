@@ -13,9 +13,10 @@ from common.http.caller import Caller
 from common.http.message import IDEMPOTENT, answer_of, failed, parse
 from penstock.base.keys import Keys
 from penstock.core.batches import batches
+from penstock.core.link import LostReply
 from penstock.core.raw_connection import Command, Packed, pack, push_parts
 from penstock.core.script import Script
-from penstock.core.wire import LostReply, Reply
+from penstock.core.wire import Reply
 from services.himporter.answer_reader import AnswerReader
 from services.himporter.clock import Clock
 from services.himporter.waiting import Then, Waiting, WaitingRequest

@@ -10,7 +10,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 from penstock.base.errors import NotDurable
 from penstock.core.connection import MAX_SILENCE
 from penstock.core.durability import Level
-from penstock.core.patience import BACKOFF
+from penstock.core.link import BACKOFF
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.script import Script
 from penstock.core.wire import Reply

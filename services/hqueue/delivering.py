@@ -11,7 +11,7 @@ import structlog
 
 from penstock.base.errors import Forgotten, Unopenable, WrongType
 from penstock.core.backoff import Backoff
-from penstock.core.transient import is_full, passes
+from penstock.core.link import is_full, passes
 from services.hqueue.outcome import Contents, contents_of, status_of
 from services.hqueue.served import Served
 from services.hqueue.steps import from_steps

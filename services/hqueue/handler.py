@@ -13,8 +13,7 @@ from common.http.settings import is_loopback
 from common.http.tokens import Tokens, Verdict
 from penstock.base.errors import Forgotten, PenstockError, Unauthorized, Unavailable, Unopenable, WrongMasterKey
 from penstock.base.exact_json import as_json
-from penstock.core.transient import is_full, passes
-from penstock.core.wire import LostReply
+from penstock.core.link import LostReply, is_full, passes
 from services.hqueue.actions import Action
 from services.hqueue.browsers import Browsers
 from services.hqueue.keys import queue_name

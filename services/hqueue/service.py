@@ -21,7 +21,7 @@ from common.http.tokens import Tokens
 from penstock.base.errors import PenstockError, WrongType
 from penstock.base.keys import Keys
 from penstock.core.connection import connect
-from penstock.core.transient import is_full
+from penstock.core.link import is_full
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import master_key
 from services.hqueue.actions import actions_of

@@ -12,16 +12,15 @@ from redis.exceptions import ResponseError
 from common.context import Context
 from common.in_flight import counters, counting
 from common.isolation import Isolation
-from common.outage import describe
 from common.settings.collisions import different_slots
 from common.settings.redaction import quoted
 from common.transaction import REFUSED
 from penstock.base.encoding import encoded
 from penstock.core.atomic import AtomicWrites
+from penstock.core.link import describe, is_of_script
 from penstock.core.raw_connection import Packed
 from penstock.core.read_size import Sizes, fitting
 from penstock.core.script import Script
-from penstock.core.transient import is_of_script
 from penstock.tracking.policy import untaken_check_interval
 from services.mdispatch.answers import reply_rules
 from services.mdispatch.poison import POISON, Claim, PoisonDetector

@@ -15,9 +15,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, make_wsgi_app
 from redis.exceptions import RedisError
 
-from common.outage import describe
 from penstock.base.errors import PenstockError, TooMany, WrongType
 from penstock.base.listening import bound
+from penstock.core.link import describe
 from services.monitor.collector import StateCollector
 from services.monitor.state import NamespaceState
 

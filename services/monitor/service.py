@@ -9,8 +9,8 @@ from math import inf
 from typing import Final
 
 from common.context import Context
-from common.outage import Outage
 from penstock.core.connection import connect
+from penstock.core.link import Outage
 from services.monitor.namespace import WatchedNamespace
 from services.monitor.settings import Settings
 from services.monitor.timer import SPARE_SECONDS, Timer

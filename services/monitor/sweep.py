@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from common.context import Context
-from common.outage import describe
 from common.registered_lists import RegisteredLists
 from common.tracking.reply_lists import ReplyRules
 from common.transaction import REFUSED
@@ -18,9 +17,9 @@ from common.wired import FULL_POLL_SECONDS
 from penstock.base.encoding import decoded, encoded, parse_number, parse_whole
 from penstock.base.keys import Keys
 from penstock.core.atomic import AtomicWrites
+from penstock.core.link import describe, is_of_script
 from penstock.core.raw_connection import pack
 from penstock.core.script import Script
-from penstock.core.transient import is_of_script
 from penstock.tracking.policy import Policy, untaken_check_interval
 from services.monitor.reports import Reported, Reports
 from services.monitor.settings import Settings

@@ -13,10 +13,10 @@ from common.wired import FULL_POLL_SECONDS
 from penstock.base.encoding import decoded
 from penstock.base.errors import Refused
 from penstock.core.atomic import AtomicWrites
+from penstock.core.link import is_full
 from penstock.core.once import SCRIPT_MESSAGES, Dead, next_messages, settle
 from penstock.core.read_size import Sizes, fitting
 from penstock.core.script import Script
-from penstock.core.transient import is_full
 from penstock.transfer.engine import Shipment
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow

@@ -9,13 +9,12 @@ from redis.exceptions import TimeoutError as Unanswered
 
 from common.acl import require_at
 from common.context import Context
-from common.outage import describe
 from common.server import check_server
 from penstock.base.errors import Refused, Unsuitable
-from penstock.core.connection import OTHER_SERVER, connect
+from penstock.core.connection import connect
+from penstock.core.link import OTHER_SERVER, describe, first_of
 from penstock.core.once import agree, largest_message, refused
 from penstock.core.raw_connection import RawConnection
-from penstock.core.transient import first_of
 from penstock.transfer.engine import Shipment, Transfer
 from services.vpush.encoding import Encoder
 from services.vpush.link import Link

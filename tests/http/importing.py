@@ -15,9 +15,9 @@ from common.durability import Durability
 from common.http.access import Access
 from common.http.json import loads
 from common.logs import logger
-from common.outage import Outage
 from penstock.base.exact_json import as_json
 from penstock.base.keys import Keys
+from penstock.core.link import Outage
 from services.himporter.service import Importer
 from services.himporter.settings import Settings
 from tests.http.clients import Client

@@ -150,8 +150,9 @@ async def test_a_service_that_is_away_is_called_again_for_as_long_as_the_patienc
         assert (await here["a"].info()).index == 0
     assert len(transport.calls) == 4
     assert [record.message.split(" url=")[0] for record in caplog.records if record.name == "penstock.hqueue"] == [
-        "hqueue is away",
-        "hqueue is back",
+        "hqueue away",  # the second reason
+        "hqueue away",
+        "hqueue back",
     ]
     async with queues(lambda *_: httpx.ConnectError("refused"), patience=0.2) as here:
         with pytest.raises(Unavailable, match=r"cannot reach http://queues\.test:8080: refused"):

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from penstock.base.encoding import decoded, decoded_fields
 from penstock.base.exact_json import as_json
-from penstock.core.transient import is_full
+from penstock.core.link import is_full
 from tests.http.importing import KEYS, OUT, Importing, importing
 from tests.support.harness import PATIENCE, eventually
 

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.core.connection import cancellable
-from penstock.core.transient import passes
+from penstock.core.link import passes
 from penstock.core.wire import Reply
 from penstock.testing.server import EmbeddedServer
 from tests.http.importing import KEYS, OUT, Importing, importing

@@ -21,8 +21,8 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as Unanswered
 from structlog.testing import capture_logs
 
-from common.outage import Outage
 from penstock.base.ports import free_port
+from penstock.core.link import Outage
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import ROOT, Service, until
 

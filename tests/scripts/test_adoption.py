@@ -13,9 +13,9 @@ from common.context import Context
 from common.durability import Durability
 from common.membership import Membership
 from common.orphans import GRACE_SECONDS, Orphans
-from common.outage import Outage
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongType
+from penstock.core.link import Outage
 from penstock.core.raw_connection import RawConnection
 from penstock.core.script import Script
 from services.mpush.settings import Settings

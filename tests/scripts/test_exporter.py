@@ -16,9 +16,9 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError
 
-from common.outage import Outage
 from penstock.base.ports import free_port
 from penstock.core.connection import connect
+from penstock.core.link import Outage
 from penstock.testing.server import EmbeddedServer
 from services.monitor import exporter as module
 from services.monitor.exporter import CannotListen, Exporter

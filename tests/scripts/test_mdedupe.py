@@ -10,7 +10,7 @@ from common.context import Context
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
-from penstock.core.transient import is_full
+from penstock.core.link import is_full
 from services.mdedupe.deduplication import _dedupe_batch, passing
 from services.mdedupe.service import run
 from services.mdedupe.settings import Settings

@@ -11,7 +11,7 @@ from common.context import Context
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
-from penstock.core.transient import is_full
+from penstock.core.link import is_full
 from services.mlimit import delay
 from services.mlimit.delay import Delay
 from services.mlimit.request import reader

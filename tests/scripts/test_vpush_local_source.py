@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.outage import Outage
 from penstock.base.keys import Keys
+from penstock.core.link import Outage
 from penstock.core.raw_connection import RawConnection
 from penstock.core.read_size import MIN_SMALL_MESSAGES, Sizes
 from penstock.testing.server import EmbeddedServer

@@ -13,13 +13,13 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.outage import Outage
 from common.tracking.completion import Completions, CompletionSource
 from penstock.accounting.answers import audit_answers
 from penstock.accounting.tracked import audit_tracked
 from penstock.base.encoding import decoded, decoded_fields, encoded
 from penstock.base.errors import Stale
 from penstock.base.keys import Keys
+from penstock.core.link import Outage
 from penstock.core.raw_connection import RawConnection
 from penstock.core.script import Script
 from penstock.tracking.dead_letters import Letter

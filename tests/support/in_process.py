@@ -11,10 +11,10 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.outage import Outage
 from common.settings.base import ServiceSettings
 from penstock.accounting.audit import Audit, audit
 from penstock.base.keys import Keys
+from penstock.core.link import Outage
 from penstock.core.raw_connection import RawConnection
 
 Run = Callable[[Context[Any]], Awaitable[None]]

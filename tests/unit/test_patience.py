@@ -1,6 +1,6 @@
 """Waiting for trouble to pass."""
 
-from penstock.core.patience import BACKOFF
+from penstock.core.link import BACKOFF
 
 
 def test_the_wait_stays_bounded_however_often_an_attempt_has_failed() -> None:
