@@ -196,7 +196,7 @@ async def test_all_ends_with_the_bus(gateway: Listener) -> None:
     await eventually(lambda: gateway.counters["disconnections"] == 1)
     gc.collect()
     names = [each.get_coro().__qualname__ for each in asyncio.all_tasks()]  # type: ignore[union-attr]
-    assert not [each for each in names if each.startswith(("Link.", "Remote.", "FederatedQueue.", "Writer."))]
+    assert not [each for each in names if each.startswith(("Socket.", "Remote.", "FederatedQueue.", "Writer."))]
 
 
 async def test_a_gateway_that_restarts_is_found_again(redis: "Redis", redis_url: str, remote: Bus, bus: Bus) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from penstock.base.errors import WrongCall
 from penstock.bus.federation.failures import Lost, Silent, error_of
 
 FIRST_CALL: Final = 1_000
@@ -45,8 +46,12 @@ class Calls:
             answer.set_exception(Lost("not connected"))
             return answer
         self._number += 1
-        self._calls[self._number] = _Call(answer, time.monotonic(), self._expiry(answer, method, self._number))
-        self._send(method, values, self._number)
+        try:
+            self._send(method, values, self._number)
+        except WrongCall as error:  # it is too large
+            answer.set_exception(error)
+        else:
+            self._calls[self._number] = _Call(answer, time.monotonic(), self._expiry(answer, method, self._number))
         return answer
 
     async def request(self, method: str, *values: Any) -> Any:

@@ -112,7 +112,7 @@ class FederatedChannel(Remote):
 
     async def replay(self) -> None:
         """Connect again, as before the websocket was lost."""
-        if self._opened is not None:
+        if self._opened is not None and not self._is_there:
             await self.until("connect", *self._opened)
             self._is_there = True
 

@@ -144,8 +144,9 @@ class FederatedConsumption(Handing):
 
     async def replay(self) -> None:
         """Consume again after a reconnect."""
-        if self.runs and not self._ended:
+        if self.runs and not self._ended and not self._asked:
             await self._consume()
+            self._error = None  # of the outage that is over
 
     async def _begin(self) -> None:
         try:

@@ -21,26 +21,27 @@ class FederatedPubSub(Remote):
 
     def __init__(self, bus: "Bus", site: Site, name: str) -> None:
         self.name = name
-        self.is_subscribed = False
+        self._is_wanted = self.is_subscribed = False
         super().__init__(bus, site, [name])
 
     async def subscribe(self) -> None:
         """As ``PubSub.subscribe``; messages sent while the other site is away are missed."""
-        if self.is_subscribed:
+        if self._is_wanted:
             return
         await self.wait_ready()
-        self.is_subscribed = True
+        self._is_wanted = True
         try:
             await self.cause("subscribed", "subscribe")
         except BaseException:
-            self.is_subscribed = False
+            self._is_wanted = False
             raise
+        self.is_subscribed = True
         self.emit("subscribed")
 
     async def unsubscribe(self) -> None:
         """As ``PubSub.unsubscribe``."""
-        if self.is_subscribed:
-            self.is_subscribed = False
+        if self._is_wanted:
+            self._is_wanted = self.is_subscribed = False
             if self.is_ready:
                 self.send_call("unsubscribe")
             self.emit("unsubscribed")
@@ -52,12 +53,16 @@ class FederatedPubSub(Remote):
 
     async def replay(self) -> None:
         """Subscribe again."""
-        if self.is_subscribed:
+        if self._is_wanted and not self.is_subscribed:
             await self.until("subscribed", "subscribe")
+            self.is_subscribed = True
+
+    def dropped(self) -> None:
+        self.is_subscribed = False
 
     def happened(self, event: str, values: list[Any]) -> None:
         if event == "message":
-            if self.is_subscribed:
+            if self._is_wanted:
                 self.emit("message", encoded(str(values[0])))
         elif event == "error":
             super().happened(event, values)

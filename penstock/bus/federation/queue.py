@@ -164,7 +164,8 @@ class FederatedQueue(FederatedDescription):
     async def replay(self) -> None:
         """Attach and consume again, as before the websocket was lost."""
         if self._attached is not None:
-            self._note_attached(bool(await self.until("attached", "attach", self._attached)))
+            if not self._is_there:
+                self._note_attached(bool(await self.until("attached", "attach", self._attached)))
             for each in self.consumptions:
                 await each.replay()
 

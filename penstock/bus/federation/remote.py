@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.base.errors import PenstockError, Refused, Unauthorized, Unconfirmed, WrongCall
+from penstock.base.errors import PenstockError, Refused, Unauthorized, Unconfirmed, Unsuitable, WrongCall
 from penstock.base.log import Log
 from penstock.bus.events import Emitter
 from penstock.bus.federation.calls import FIRST_CALL, Calls
@@ -22,9 +22,11 @@ from penstock.bus.federation.frames import (
     methods_line,
     parsed_event,
 )
-from penstock.bus.federation.link import MAX_FRAME, Link
 from penstock.bus.federation.readiness import Readiness
 from penstock.bus.federation.site import Site
+from penstock.bus.federation.socket import MAX_FRAME, Socket
+from penstock.bus.federation.writer import HEAD_BYTES
+from penstock.core.link import Outage, again
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus
@@ -51,7 +53,7 @@ class Remote(Emitter):
         """Whether the other end is a gateway of Penstock."""
         self._session = secrets.token_hex(16)
         self._lines = Lines(MAX_FRAME)
-        self._link: Link = site.link
+        self._link: Socket = site.link
         self.calls = Calls(str(self), bus.patience, self._send_call)
         self._readiness = Readiness(bus, site.url, site.refused)
         self._was_ready = self._left = False
@@ -156,8 +158,6 @@ class Remote(Emitter):
             return
         self._left = True
         self._bus.ended(self)
-        if self._replaying:
-            self._replaying.cancel()
         self._link.close_channel(self)
         self._drop("it was left")
         self.emit("close")
@@ -222,7 +222,7 @@ class Remote(Emitter):
         return self.HEARD
 
     async def replay(self) -> None:
-        """Bring the other end's object into the state that the user wants."""
+        """Bring the other end's object into the state that the user wants; do nothing about what is so already."""
 
     def happened(self, event: str, values: list[Any]) -> None:
         """Take an event of the other end's object."""
@@ -238,7 +238,11 @@ class Remote(Emitter):
         return method in AGAIN[self.TYPE]
 
     def _send_call(self, method: str, values: tuple[Any, ...], callback: int | None = None) -> None:
-        self._link.send(self.channel, call_line(method, values, callback))
+        line = call_line(method, values, callback)
+        if len(line) > (most := self.max_frame - HEAD_BYTES):  # the other end would end the websocket
+            size = f"{method} of {len(line):,} bytes, where {self.site.url} takes {most:,}"
+            raise WrongCall(f"{self}: {size}: send less, or raise the gateway's maxFrame")
+        self._link.send(self.channel, line)
 
     def _called(self, number: int, values: list[Any]) -> None:
         if number >= FIRST_CALL:
@@ -249,16 +253,27 @@ class Remote(Emitter):
             self.happened(event, values)
 
     async def _replay_all(self) -> None:
+        """Bring it into the state that is wanted, until it is; let calls go on after the first attempt."""
+        outage = Outage(_log, "not as before after a reconnect", "as before after a reconnect", object=str(self))
         try:
-            await self.replay()
+            await again(self.replay, outage, lasts=_is_final, mend=self._note_failure)
         except Lost:
             return
         except PenstockError as error:
-            _log.warning("not as before after a reconnect", object=str(self), reason=str(error))
+            outage.begins(error)
+            await self._note_failure(error, True)
+        self._begin()
+
+    async def _note_failure(self, error: Exception, is_news: bool) -> None:
+        if is_news:
             self.emit("error", error)
-        was_ready, self._was_ready = self._was_ready, True
-        self._readiness.begin()
-        self.emit("reconnected" if was_ready else "ready")
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._readiness.is_there:
+            was_ready, self._was_ready = self._was_ready, True
+            self._readiness.begin()
+            self.emit("reconnected" if was_ready else "ready")
 
     def _refuse(self, data: bytes) -> None:
         """Note why the other end does not create the object; it closes the channel, and is asked again."""
@@ -277,9 +292,16 @@ class Remote(Emitter):
             self.emit("error", refused)
 
     def _drop(self, reason: str) -> None:
+        if self._replaying:
+            self._replaying.cancel()
         self._readiness.end()
         self.calls.drop(reason)
         self.dropped()
+
+
+def _is_final(error: Exception) -> bool:
+    """Return True if a replay is not repeated: one follows on the next websocket, or it would be refused again."""
+    return isinstance(error, Lost | Unauthorized | WrongCall | Unsuitable) or not isinstance(error, PenstockError)
 
 
 def _unconfirmed(method: str, reason: PenstockError) -> Unconfirmed:

@@ -6,7 +6,7 @@ from typing import Any, Final, Required, TypedDict
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from penstock.base.errors import Unauthorized, WrongCall
-from penstock.bus.federation.link import MAX_FRAME, OPEN_SECONDS, Link
+from penstock.bus.federation.socket import MAX_FRAME, OPEN_SECONDS, Socket
 
 _SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -58,7 +58,7 @@ class Site:
         if scheme == "wss":
             self.options["ssl"] = tls or ssl.create_default_context()
         self.refused: Unauthorized | None = None
-        self._links = [Link(self) for _ in range(sockets)]
+        self._links = [Socket(self) for _ in range(sockets)]
         self._tasks = set[asyncio.Task[None]]()
 
     def check_same(self, options: SiteOptions) -> None:
@@ -78,7 +78,7 @@ class Site:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> Socket:
         """Return the websocket that has the fewest channels."""
         return min(self._links, key=lambda each: len(each.remotes))
 

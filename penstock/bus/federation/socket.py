@@ -2,20 +2,18 @@
 
 import asyncio
 import secrets
-import time
 from http import HTTPStatus
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
-from penstock.base.errors import Unauthorized
+from penstock.base.errors import Disconnected, Unauthorized
 from penstock.base.log import Log
 from penstock.bus.federation.frames import CLOSE, DATA, HEADER, ID_BYTES, MAX_FRAME_HEADER
 from penstock.bus.federation.liveness import keep_alive
 from penstock.bus.federation.writer import Writer
-from penstock.core.backoff import Backoff
+from penstock.core.link import STABLE_SECONDS, Outage, again, describe
 
 if TYPE_CHECKING:
     from penstock.bus.federation.remote import Remote
@@ -25,12 +23,6 @@ OPEN_SECONDS: Final = 10.0
 """How long a websocket may take to open: Node's server does not answer a wrong path at all."""
 PING_SECONDS: Final = 10.0
 """Seconds between two pings, and without an answer to one after which the other end is dead."""
-STABLE_SECONDS: Final = 5.0
-"""A websocket that ends sooner is opened again ever later."""
-MAX_AFTER_OPEN: Final = 5
-"""Maximum number of failures that are counted once a websocket was opened: the other end is there."""
-BACKOFF: Final = Backoff((), 0.04, 10.0)
-"""How long to wait before a websocket is opened again."""
 MAX_FRAME: Final = 1 << 29
 """Maximum number of bytes of a frame that is accepted."""
 OLD_MAX_FRAME: Final = 16_777_216
@@ -38,7 +30,7 @@ OLD_MAX_FRAME: Final = 16_777_216
 _log: Final = Log("penstock.bus")
 
 
-class Link:
+class Socket:
     """One websocket to a site."""
 
     def __init__(self, site: "Site") -> None:
@@ -50,8 +42,7 @@ class Link:
         self.max_frame = OLD_MAX_FRAME
         """Maximum number of bytes of a frame, and of a call, that the other end takes."""
         self._writer: Writer | None = None
-        self._is_lost = False
-        self._opened_at = inf
+        self._outage = Outage(_log, "site away", "site back", url=site.url)
 
     def open_channel(self, remote: "Remote") -> None:
         """Give ``remote`` a channel, now or once the websocket is open."""
@@ -77,31 +68,24 @@ class Link:
 
     async def keep(self) -> None:
         """Keep the websocket open; end if the other end refuses the secret."""
-        failures = 0
-        while True:
-            self._opened_at = inf
-            try:
-                reason = await self._use()
-            except InvalidStatus as error:
-                if error.response.status_code == HTTPStatus.UNAUTHORIZED:
-                    self._site.refuse(Unauthorized(f"{self._site.url} refuses the secret"))
-                    return
-                reason = f"HTTP status {error.response.status_code}"
-            except (OSError, WebSocketException) as error:
-                reason = str(error) or type(error).__name__
-            self._lost(reason)
-            lived = time.monotonic() - self._opened_at
-            if lived > STABLE_SECONDS:
-                failures = 1
-            else:
-                failures = min(failures + 1, MAX_AFTER_OPEN) if lived >= 0 else failures + 1
-            await asyncio.sleep(BACKOFF.delay_after(failures))
+        try:
+            await again(self._life, self._outage, lasts=_is_refused, mend=self._lost, ends_outage=False)
+        except Unauthorized as error:
+            self._site.refuse(error)
 
-    async def _use(self) -> str:
-        """Open the websocket and use it until it ends; return why."""
-        site = self._site
-        async with connect(site.address, **site.options) as connection:
-            self._opened_at = time.monotonic()
+    async def _life(self) -> None:
+        """Open the websocket and use it until it ends; raise why."""
+        try:
+            await self._use()
+        except InvalidStatus as error:
+            if error.response.status_code == HTTPStatus.UNAUTHORIZED:
+                raise Unauthorized(f"{self._site.url} refuses the secret") from error
+            raise Disconnected(f"HTTP status {error.response.status_code}") from error
+        except WebSocketException as error:
+            raise Disconnected(str(error) or type(error).__name__) from error
+
+    async def _use(self) -> None:
+        async with connect(self._site.address, **self._site.options) as connection:
             headers = connection.response.headers if connection.response else {}
             self.has_more = HEADER in headers
             said = headers.get(MAX_FRAME_HEADER, "")
@@ -111,37 +95,35 @@ class Link:
                 asyncio.create_task(writer.run(connection)),
                 asyncio.create_task(keep_alive(connection, PING_SECONDS, PING_SECONDS, lambda: True)),
             ]
+            stable = asyncio.get_running_loop().call_later(STABLE_SECONDS, self._outage.over)
             try:
-                if self._is_lost:
-                    self._is_lost = False
-                    _log.info("site is back", url=site.url)
                 for remote in [*self.remotes.values()]:
                     remote.note_open(self.has_more)
-                return await self._read(connection)
+                await self._read(connection)
             finally:
                 self._writer = None
+                stable.cancel()
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, connection: ClientConnection) -> str:
-        try:
-            while True:
-                frame = await connection.recv(decode=False)
-                remote = self.remotes.get(frame[:ID_BYTES])
-                if remote is None:
-                    continue
-                if frame[ID_BYTES : ID_BYTES + 1] == CLOSE:
-                    del self.remotes[remote.channel]
-                    remote.note_closed_channel()
-                else:
-                    remote.received(frame[ID_BYTES + 1 :])
-        except ConnectionClosed as error:
-            return str(error)
+    async def _read(self, connection: ClientConnection) -> None:
+        """Hand out what comes. Raise ``ConnectionClosed`` at the end."""
+        while True:
+            frame = await connection.recv(decode=False)
+            remote = self.remotes.get(frame[:ID_BYTES])
+            if remote is None:
+                continue
+            if frame[ID_BYTES : ID_BYTES + 1] == CLOSE:
+                del self.remotes[remote.channel]
+                remote.note_closed_channel()
+            else:
+                remote.received(frame[ID_BYTES + 1 :])
 
-    def _lost(self, reason: str) -> None:
-        if self.remotes and not self._is_lost:
-            _log.warning("site lost", url=self._site.url, reason=reason)
-        self._is_lost = True
+    async def _lost(self, error: Exception, _: bool) -> None:
         for remote in [*self.remotes.values()]:
-            remote.note_lost(reason)
+            remote.note_lost(describe(error))
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error, Unauthorized)
