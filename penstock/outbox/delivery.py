@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from penstock.base.log import Log
 from penstock.core.backoff import Backoff
+from penstock.core.link import Outage, again
 from penstock.outbox import wire
 from penstock.outbox.commits import GroupCommit, Write, report
 from penstock.outbox.errors import Damaged
@@ -62,6 +63,7 @@ class Delivery:
         self._is_closed = self._rests = False
         self._peer: wire.Peer | None = None
         self.error = ""
+        self._outage = Outage(log, "destination away", "destination back", address=self.address)
         """Why it is not connected; empty if it is, or was never tried."""
         self._trouble = NotedTrouble(reader, commits, address)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"outbox to {address}")
@@ -106,32 +108,31 @@ class Delivery:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        failures = 0
+        """Connect when there is work, and send it, for good."""
         while not self._is_closed:
-            acknowledged = self._done
-            try:
-                await self._has_work()
-                self._peer = await self._connect(self.address)
-            except (wire.WireError, ValueError, Damaged) as error:
-                self._told(str(error))
-            else:
-                self._note("")
-                try:
-                    await self._converse(self._peer)
-                finally:
-                    self._peer.close()
-                    self._peer = None
-                    self._start_again()
-            if self._rests:
-                self._rests = False
-                continue
-            failures = 0 if self._done > acknowledged else failures + 1
-            await asyncio.sleep(self._backoff.delay_after(max(1, failures)))
+            await again(
+                self._session, self._outage, lasts=_lasts, mend=self._mend, backoff=self._backoff, ends_outage=False
+            )
 
-    def _told(self, error: str) -> None:
-        if not self.error:
-            log.info("a destination is away", address=self.address, reason=error)
-        self._note(error)
+    async def _session(self) -> None:
+        """Connect once there is work; return when others need the connection's room. Raise why it ends else."""
+        await self._has_work()
+        self._peer = peer = await self._connect(self.address)
+        self._note("")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._acknowledge(peer))
+                tasks.create_task(self._send(peer))
+        except ExceptionGroup:
+            if not self._rests and not self._is_closed:  # errors come before the cancellation of the end
+                raise
+        finally:
+            self._rests, self._peer = False, None
+            peer.close()
+            self._start_again()
+
+    async def _mend(self, error: Exception, _: bool) -> None:
+        self._note(str(error))
 
     def _note(self, error: str) -> None:
         self.error = error
@@ -142,15 +143,6 @@ class Delivery:
         while not self._ahead and not self._fill():
             self._work.clear()
             await self._work.wait()
-
-    async def _converse(self, peer: wire.Peer) -> None:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._acknowledge(peer))
-                tasks.create_task(self._send(peer))
-        except* (wire.WireError, Damaged) as group:
-            if not self._rests:
-                self._told(str(group.exceptions[0]))
 
     def _start_again(self) -> None:
         """Forget what was sent, or read ahead: it is read again, after what was acknowledged."""
@@ -185,6 +177,7 @@ class Delivery:
             while self._sent and self._sent[0] <= found.upto:
                 seqs.append(self._sent.popleft())
             self._done = max(self._done, found.upto)
+            self._outage.over()
             if found.refused:
                 refused = [(self.number, seq, found.refused[seq]) for seq in seqs if seq in found.refused]
                 seqs = [seq for seq in seqs if seq not in found.refused]
@@ -227,3 +220,8 @@ def _too_large(row: Outgoing, message: wire.MessageFrame, largest: int) -> str:
         except ValueError as error:
             return str(error)
     return ""
+
+
+def _lasts(error: Exception) -> bool:
+    """Return False for what passes by itself, or by what is done at the other end, which is waited for."""
+    return not isinstance(error, wire.WireError | ValueError | Damaged)

@@ -5,6 +5,7 @@ Each proof is about both hellos as they were sent (both addresses, both nonces, 
 one of another connection, or of the other side, is not valid.
 """
 
+from penstock.base import errors
 from penstock.base.errors import PenstockError
 from penstock.outbox.frames import HEADER, Kind, Violation, frame, reason_in, unpacked
 from penstock.outbox.hello import Hello, Identity, Limits, hello, hello_in, host_and_port
@@ -18,7 +19,7 @@ class WireError(PenstockError):
     """A connection to another outbox failed; the message says why."""
 
 
-class Disconnected(WireError):
+class Disconnected(WireError, errors.Disconnected):
     """The connection has ended: lost, silent for too long, or closed by either side with a reason."""
 
 
