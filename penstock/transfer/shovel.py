@@ -13,7 +13,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, T
 
 from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError, Refused
-from penstock.core.backoff import Backoff
+from penstock.core.link import Outage, again
 from penstock.core.once import Dead, agree, largest_message
 from penstock.core.raw_connection import RawConnection
 from penstock.transfer.engine import Shipment, Transfer
@@ -28,8 +28,6 @@ WINDOW_BYTES: Final = 16 << 20
 
 GIVE_UP_SECONDS: Final = 30
 """Seconds without progress after which a broken link is not tried again."""
-
-BACKOFF: Final = Backoff((), 0.1, 1.0)
 
 
 class LocalError(Exception):
@@ -161,25 +159,29 @@ class Shovel(ABC):
 
     async def run(self, limit: int | None, note: Callable[[int], object], broken: Callable[[str], object]) -> None:
         """Send at most ``limit`` messages over a link that may break; call ``note`` with how many have arrived."""
-        failed, progress = 0, (self.moved.messages, time.monotonic())
-        while True:
+        outage, last = Outage(None), time.monotonic()
+
+        def arrived(many: int) -> None:
+            nonlocal last
+            last = time.monotonic()
+            outage.over()
+            note(many)
+
+        async def attempt() -> None:
             try:
                 # A task of its own: one that has seen a group of tasks fail counts as cancelled, in Python 3.11.
-                await asyncio.create_task(self._transfer(limit, note))
-            except (ExceptionGroup, RedisError, LocalError) as errors:
-                error = first_of(errors)
-                if progress[0] != self.moved.messages:
-                    failed, progress = 0, (self.moved.messages, time.monotonic())
-                if not _may_pass(error) or self.stopped or time.monotonic() - progress[1] > GIVE_UP_SECONDS:
-                    raise error from None
-                failed += 1
-                if failed == 1:
-                    broken(str(error))
-            else:
-                return
+                await asyncio.create_task(self._transfer(limit, arrived))
             finally:
                 await self._wire.close()
-            await asyncio.sleep(BACKOFF.delay_after(failed))
+
+        def lasts(error: Exception) -> bool:
+            return not _may_pass(error) or self.stopped or time.monotonic() - last > GIVE_UP_SECONDS
+
+        async def mend(error: Exception, _: bool) -> None:
+            if outage.failures == 1:
+                broken(str(error))
+
+        await again(attempt, outage, lasts=lasts, mend=mend)
 
     async def _transfer(self, limit: int | None, note: Callable[[int], object]) -> None:
         self._largest = await largest_message(self._there)  # while the wire, the only connection there, is closed

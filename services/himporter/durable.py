@@ -10,7 +10,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 from penstock.base.errors import NotDurable
 from penstock.core.connection import MAX_SILENCE
 from penstock.core.durability import Level
-from penstock.core.link import BACKOFF
+from penstock.core.link import Outage, again
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.script import Script
 from penstock.core.wire import Reply
@@ -33,6 +33,7 @@ class Durable:
         self._news = asyncio.Event()
         self._is_open = True
         self._knows_replicas = False
+        self._outage = Outage(_log, "not confirmed", "confirmed again")
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -61,35 +62,35 @@ class Durable:
         return self._is_open
 
     async def _run(self) -> None:
-        failures = 0
         try:
-            while True:
-                await self._news.wait()
-                batch, self._calls = self._calls[:MOST], self._calls[MOST:]
-                if not self._calls:
-                    self._news.clear()
-                try:
-                    await self._call(batch)
-                    failures = 0
-                except (NotDurable, RedisError, OSError, TimeoutError) as error:
-                    failures += 1
-                    if failures == 1:
-                        _log.warning("not confirmed", reason=str(error) or "no reply in time", many=len(batch))
-                    self._end(batch, error)
-                    if not isinstance(error, NotDurable):
-                        await self._pause(error, BACKOFF.delay_after(failures))
+            await again(self._serve, self._outage, lasts=_lasts, mend=self._mend)
         finally:
             await self._raw.close()
             await self._raw.redis.aclose()
 
-    async def _pause(self, error: Exception, seconds: float) -> None:
-        """Accept no calls for a time."""
+    async def _serve(self) -> None:
+        """Accept calls, and send them in batches. Raise what ends the connection."""
+        self._is_open = True
+        while True:
+            await self._news.wait()
+            batch, self._calls = self._calls[:MOST], self._calls[MOST:]
+            if not self._calls:
+                self._news.clear()
+            try:
+                await self._call(batch)
+                self._outage.over()
+            except (NotDurable, RedisError, OSError) as error:
+                self._end(batch, error)
+                if not isinstance(error, NotDurable):
+                    raise
+                self._outage.begins(error)
+
+    async def _mend(self, error: Exception, _: bool) -> None:
+        """Accept no calls until the pause is over."""
         self._is_open = self._knows_replicas = False
         calls, self._calls = self._calls, []
         self._end(calls, error)
         await self._raw.close()
-        await asyncio.sleep(seconds)
-        self._is_open = True
 
     def _end(self, calls: "Sequence[tuple[Script, dict[str, Any], Reply]]", error: Exception) -> None:
         failed = error if isinstance(error, NotDurable) else NotDurable(f"the server did not confirm it: {error}")
@@ -137,3 +138,7 @@ class Durable:
     async def _exchange(self, commands: list[Command]) -> list[Any]:
         await self._raw.send(pack(commands))
         return await self._raw.receive(len(commands))
+
+
+def _lasts(error: Exception) -> bool:
+    return not isinstance(error, RedisError | OSError)
