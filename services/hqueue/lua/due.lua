@@ -10,12 +10,16 @@
 -- Returns the seconds until the next is due, as text (empty if none will be), and ids and queues of those that are. Run
 -- twice: the same again.
 local call = redis.call
-local refused = wrong_type({zset = {deadlines, delayed, kept}})
-if refused then return refused end
+local keys, heads = {deadlines, delayed, kept}, {}
+for place, key in ipairs(keys) do  -- before the first write; an idle service asks for nothing else
+  local head = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if head.err then return wrong_type({zset = keys}) end
+  heads[place] = head[2] or false
+end
 local time = call('TIME')
 local now, next_at, found = math.floor(time[1] * 1000 + time[2] / 1000) / 1000, math.huge, {}
-for _, key in ipairs({deadlines, delayed, kept}) do
-  local after = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+for place, key in ipairs(keys) do
+  local after = heads[place]
   if after and tonumber(after) <= now then
     for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', skip, most)) do
       if is_task(member) then found[#found + 1] = member else call('ZREM', key, member) end
