@@ -177,8 +177,9 @@ class Process(Generic[S]):
             except FAILURES as error:
                 raise await self._supervisor.name_key(first_of(error), self._settings) from error
             self._supervisor.was_connected = True
+            self._outage.over()
 
-        await self._supervisor.again(check)
+        await self._supervisor.again(check, ends_outage=False)
 
     async def _check_server(self, settings: S) -> None:
         """Raise ``Unsuitable`` if the server cannot do what ``settings`` ask."""
