@@ -1,4 +1,4 @@
-"""Where the lines of a log go: whoever reads them may stand still, and the service goes on.
+"""Write the lines of a log without waiting for their reader: if it stands still, the service goes on.
 
 A line is written at once, by itself, if that cannot block: to a descriptor of our own that does not wait, since a flag
 on the inherited one would be that of the shell and of all who share it. Else a thread writes it, which may wait. What

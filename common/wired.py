@@ -18,7 +18,7 @@ from common.transaction import REFUSED, Transaction
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongCall, WrongType
 from penstock.base.keys import Keys, pending_of
-from penstock.core.link import Outage, is_full
+from penstock.core.link import Outage, is_full, rest
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.script import Script, translate_error
 
@@ -283,9 +283,4 @@ class Wired(Generic[S]):
 
     async def pause(self, seconds: float, news: asyncio.Event | None = None) -> None:
         """Sleep for ``seconds``, but end with the run, and when ``news`` is set."""
-        events = [asyncio.ensure_future(event.wait()) for event in (self._stopped, news) if event]
-        try:
-            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for event in events:
-                event.cancel()
+        await rest(seconds, *filter(None, (self._stopped, news)))

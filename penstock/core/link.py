@@ -1,4 +1,4 @@
-"""What everything that is away has in common: what an error means, what is said of it, and to try again.
+"""Wait for servers: tell what an error means, log an outage once, and try again.
 
 ``fate`` tells what an error means, ``Outage`` what is logged of it, ``again`` repeats a call with longer and longer
 pauses, and ``Link`` keeps something open. No other module waits after an error to try anew.
@@ -202,10 +202,9 @@ class Outage:
         log: "Log | FilteringBoundLogger | None",
         away: str = "waiting",
         back: str = "resumed",
-        words: Callable[[Exception], str] = describe,
         **facts: Any,
     ) -> None:
-        self._log, self._away, self._back, self._words, self._facts = log, away, back, words, facts
+        self._log, self._away, self._back, self._facts = log, away, back, facts
         self._since: float | None = None
         self._said = set[str]()
         self.reason: str | None = None
@@ -216,7 +215,7 @@ class Outage:
     def begins(self, error: Exception) -> bool:
         """Note ``error``; return True if that was said now, for its kind is new."""
         self.failures += 1
-        self.reason = self._words(error)
+        self.reason = describe(error)
         if self._since is None:
             self._since = time.monotonic()
         kind = kind_of(error)
@@ -369,7 +368,7 @@ class Link:
         self._down.set()
 
     async def wait_up(self, most: float) -> bool:
-        """Wait until it is up, for at most so many seconds; return whether it is."""
+        """Wait until it is up, for ``most`` seconds at most; return whether it is."""
         with suppress(builtins.TimeoutError):
             async with asyncio.timeout(most):
                 await self._up.wait()

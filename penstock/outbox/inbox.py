@@ -186,7 +186,7 @@ class Inbox:
         self._turns, self._warn = turns, Seldom(log.warning)
         self._number_of, self._allowed, self._dedupe, self._arrived = number_of, allowed, dedupe, arrived
         self._pinned = store.pinned()
-        """The store that each address belongs to, as far as it has subscribed."""
+        """The identity of the store at each address that has subscribed."""
         self._asked = self._asked_bytes = 0
         """Subscriptions that commands add which are being stored, and the bytes of their keys."""
         self._taking = Taking(store, store_bytes, dedupe)

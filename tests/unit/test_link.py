@@ -1,4 +1,4 @@
-"""What errors mean, what is said of an outage, and what is opened again, however it was lost."""
+"""Errors have one fate, an outage is logged once for each reason, and a link opens again what is lost."""
 
 import asyncio
 import socket

@@ -24,7 +24,7 @@ class Destinations(Statements):
             self.remove_subscribed(address)
 
     def pinned(self) -> dict[str, bytes]:
-        """Return the identities of the stores that addresses belong to, as far as they have subscribed."""
+        """Return the identity of the store at each address that has subscribed."""
         found = self._db.execute("SELECT name, value FROM meta WHERE name BETWEEN ? AND ?", (PINNED, PINNED + "\x7f"))
         return {name.removeprefix(PINNED): bytes(value) for name, value in found}
 
