@@ -104,6 +104,7 @@ class Reader:
 
     async def _read_on(self) -> None:
         while not self._worker.stopping:
+            self._news.clear()  # first: what changes while it asks must end the wait that follows
             if self.settler.is_held_up:  # what began now would end and wait, too
                 await self._wait_for_news(BLOCK_SECONDS)
                 continue
@@ -310,10 +311,11 @@ class Reader:
                 _log.warning("the group was gone and is there again", server=self.node.address, group=self._group)
         elif not passes(error) or self._failures == 1:
             _log.warning("cannot read jobs", server=self.node.address, reason=str(error) or type(error).__name__)
+        self._news.clear()  # to wait in any case
         await self._wait_for_news(BACKOFF.delay_after(self._failures))
 
     async def _wait_for_news(self, seconds: float) -> None:
-        self._news.clear()
+        """Wait until something has changed since this round of reading began."""
         if self._worker.stopping:
             return
         with suppress(TimeoutError):

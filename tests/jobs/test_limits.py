@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.core.connection import server_time
-from penstock.jobs import Attempt, Jobs, Limit
-from tests.jobs.given import Gauge, Held, consumer, pending, working
+from penstock.jobs import Attempt, Jobs, Limit, reader
+from tests.jobs.given import Gauge, Held, consumer, pending, send, working
 from tests.support.harness import eventually
 
 pytestmark = pytest.mark.usefixtures("seldom")
@@ -36,6 +36,20 @@ async def test_a_limit_holds_for_keys_of_any_characters(jobs: Jobs, redis: Any, 
         await eventually(lambda: len(done) == 20)
     assert done == [str(number) for number in range(20)]
     assert gauge.most == 1
+
+
+async def test_a_job_begins_as_soon_as_a_permit_is_given_back(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be given back while the consumer asks for one."""
+    monkeypatch.setattr(reader, "LOOK_SECONDS", 3600)
+    worker, done = consumer(), list[str]()
+
+    @worker.job("s", limit=Limit(concurrency=1))
+    async def work(job: Attempt) -> None:
+        done.append(job.id)
+
+    async with working(jobs, worker):
+        sent = await send(jobs, 100)
+        await eventually(lambda: len(done) == len(sent))
 
 
 async def test_jobs_of_one_key_take_no_permit_of_a_key_that_begins_alike(jobs: Jobs, redis: Any) -> None:
