@@ -32,7 +32,7 @@ from penstock.composition.watchdog import Watchdog
 
 ROOT: Final = Path(__file__).parent.parent
 FAST: Final = "fast"
-FAST_FOLDERS: Final = ("unit", "scripts", "bus", "http", "jobs", "outbox", "cli", "promises")
+FAST_FOLDERS: Final = ("unit", "scripts", "bus", "http", "jobs", "outbox", "cli", "contracts", "promises")
 SLOW_FOLDERS: Final = {"process", "reliability", "spark"}
 """Folders of tests that start service processes, kill them many times, or need Java."""
 PARTS: Final = {
@@ -47,6 +47,7 @@ PARTS: Final = {
     "compositions": r"process/test_(compositions|sites|spec_every|tracked\b|weather|sandbox|cli_test|cli_up|elsewhere)"
     r"|process/test_(\w+_demo|readme|original_readme|writing_a_service)",
     "process": r"tests/process/",
+    "contracts": r"tests/contracts/",
     "http": r"tests/http/",
     "library": r"tests/(bus|jobs|outbox)/",
     "cli": r"tests/",

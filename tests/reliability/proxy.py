@@ -105,7 +105,8 @@ class Proxy:
         self.canned_reply = b""
         """Reply to every request in place of the server's; empty for none."""
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
 
     def fault(self, *words: str, forward: bool) -> Fault:
         """Arm and return a fault for the next request with all ``words`` in it."""

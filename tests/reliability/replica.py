@@ -17,6 +17,7 @@ class Replica(Service):
     def __init__(self, fork_server: ForkServer, name: str, log: Path, **settings: object) -> None:
         super().__init__(name, log, **settings)
         self._fork_server = fork_server
+        self.arguments: list[str] = []
         self._pid = 0
         self._ended = threading.Event()
         self.status: int | None = None
@@ -25,7 +26,7 @@ class Replica(Service):
     def start(self) -> Self:
         self._ended.clear()
         self.log.touch()
-        connection = self._fork_server.run(self.module, [], {**os.environ, **self._environment}, self.log)
+        connection = self._fork_server.run(self.module, self.arguments, {**os.environ, **self._environment}, self.log)
         status_lines = connection.makefile("rb")
         self._pid = int(status_lines.readline())
         threading.Thread(target=self._await_end, args=(connection, status_lines), daemon=True).start()
