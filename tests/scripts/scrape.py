@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 from redis.asyncio import Redis
 
+from penstock.core.metrics import METRICS
 from services.monitor.exporter import Exporter
 from services.monitor.state import read_states
 from tests.support.harness import PATIENCE
@@ -131,8 +132,9 @@ async def series(redis: "Redis") -> dict[str, set[str]]:
     await redis.hset("demo:1", "waiting", "full: out")
     await redis.hset("demo:lists", "in", "in")
     await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
-    await redis.hset("demo:metrics:gateway", "connections", 1)
-    await redis.hset("demo:metrics:http", "requests", 1)
+    for metric in METRICS:
+        if metric.hash:
+            await redis.hset(f"demo:metrics:{metric.hash}", mapping=dict.fromkeys(metric.fields.values(), 1))
     found = await scraped(redis)
     samples = [sample for family in found.families.values() for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}
