@@ -69,6 +69,7 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
+QUEUE: Final = ("kind", "queue", "group")
 REFUSED_REASONS: Final = ("poison", "badRequest")
 """Reasons of dead letters that were never tracked: parts of ``taken``."""
 ENDED_REASONS: Final = ("timeout", "failed", "queueTimeout", "retryBudget", "cancelled", "unopenable")
@@ -112,6 +113,11 @@ METRICS: Final = (
         "Seconds since an instance last renewed its registration.",
         labels=("id", "service", "host"),
     ),
+    Metric("queue_waiting", "What waits in a list, stream or queue for programs that take it.", labels=QUEUE),
+    Metric("queue_in_hand", "What was taken from it and not settled, also by workers that have died.", labels=QUEUE),
+    Metric("queue_oldest_seconds", "Seconds that the oldest of what waits there has waited.", labels=QUEUE),
+    Metric("queue_workers", "Workers of it that are alive; of hqueue, those that have a task.", labels=QUEUE),
+    Metric("queue_dead", "Dead letters, or dead jobs, of a list, stream or queue.", labels=("kind", "queue")),
     _counter("error", "Errors that need a repair, or that ended a process.", name="errors", of="all"),
     _counter("start", "Registrations of instances."),
     _counter(

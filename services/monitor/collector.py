@@ -76,6 +76,18 @@ def _measured(state: NamespaceState) -> Samples:
         yield "link_oldest_seconds", (), state.link.oldest
         yield "link_round_trip_seconds", (), state.link.round_trip
     yield from _instances(state)
+    yield from _queues(state)
+
+
+def _queues(state: NamespaceState) -> Samples:
+    for each in state.queues:
+        labels = (each.kind, each.queue, each.group)
+        yield "queue_waiting", labels, each.waiting
+        yield "queue_in_hand", labels, each.in_hand
+        yield "queue_oldest_seconds", labels, each.oldest
+        yield "queue_workers", labels, each.workers
+    for (kind, queue), dead in {(each.kind, each.queue): each.dead for each in state.queues}.items():
+        yield "queue_dead", (kind, queue), dead
 
 
 def _instances(state: NamespaceState) -> Samples:

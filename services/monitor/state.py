@@ -1,6 +1,6 @@
 """State of the watched namespaces, read with as many commands for a million messages in flight as for none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from penstock.inspect import pending
 from penstock.inspect.hazards import DISK_STATES
 from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
+from penstock.inspect.waiting import Waiting
 
 MAX_OLDEST_IDS: Final = 100
 """Maximum number of ids, the oldest first, that are searched for one that is in flight."""
@@ -59,6 +60,8 @@ class NamespaceState:
     """Whether the server's last write to its disk has failed; then it refuses writes by default."""
     registered: str = ""
     """The service that works in it, or has; empty if none ever did."""
+    queues: Sequence[Waiting] = ()
+    """What waits for its service, and for programs."""
 
     @property
     def has(self) -> dict[str, bool]:

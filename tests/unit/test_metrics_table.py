@@ -33,8 +33,9 @@ def named(file: Path) -> set[str]:
             and "metric" in ast.unparse(node.args[0])
         ):
             over = node.args[1:]
-        elif isinstance(node, ast.DictComp | ast.ListComp) and ".metric(" in ast.unparse(getattr(node, "value", node)):
-            over = [each.iter for each in node.generators]
+        elif isinstance(node, ast.DictComp | ast.ListComp):
+            made = node.value if isinstance(node, ast.DictComp) else node.elt
+            over = [each.iter for each in node.generators] if ".metric(" in ast.unparse(made) else []
         found |= {text for each in over for text in _texts(tuples.get(ast.unparse(each), each))}
     return found - NOT_COUNTERS
 
