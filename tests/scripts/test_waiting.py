@@ -1,27 +1,34 @@
 """What waits for programs and services is found, and shown by /metrics, ``penstock status`` and ``map --live``."""
 
+import asyncio
 import json
+import shutil
 import time
+from asyncio.subprocess import DEVNULL
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+import yaml
 from redis.asyncio import Redis
 
 from penstock.base.keys import Keys
+from penstock.base.ports import free_port
 from penstock.bus import Bus
 from penstock.inspect.waiting import MAX_READ, Names, Waiting, find, read_waiting, waiting_at
 from penstock.jobs import Jobs
 from penstock.jobs.keys import JobKeys
 from penstock.lists import Lists
-from services.monitor.exporter import Exporter
 from services.monitor.queues import Queues
 from services.monitor.settings import Settings
 from services.monitor.state import NamespaceState, read_states
-from tests.scripts.scrape import Scrape, scrape
+from tests.scripts.scrape import Scrape
+from tests.scripts.scrape import scraped as of_exporter
 from tests.support.clock import Span
 from tests.support.commandline import penstock
-from tests.support.harness import PATIENCE
+from tests.support.harness import PATIENCE, ROOT, Service, eventually
 
 WATCHED = ("shop", "shop:thumbs", "queue", "site", "archive")
 
@@ -91,9 +98,7 @@ async def scraped(redis: "Redis", queues: Queues, watch: Sequence[str] = WATCHED
     async def read(names: Sequence[str]) -> list[NamespaceState]:
         return await queues.add_to(await read_states(redis, redis, names))
 
-    namespaces = [*watch, "monitor"]
-    async with Exporter(port=0, host="127.0.0.1", namespaces=namespaces, read=read, why_not_ready=lambda: None) as one:
-        return await scrape(one)
+    return await of_exporter(redis, *watch, "monitor", read=read)
 
 
 async def test_what_waits_for_a_worker_of_each_kind_is_exported(redis: Redis, redis_url: str) -> None:
@@ -189,6 +194,55 @@ async def test_a_monitor_reads_all_of_it_with_the_rights_that_acl_prints(redis: 
         labels = {"namespace": namespace, "kind": kind, "queue": queue}
         assert found("queue_waiting", **labels, group=group) == waiting, labels
         assert found("queue_dead", **labels) == dead, labels
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus (Debian: prometheus)")
+async def test_the_alerts_fire_in_prometheus_for_a_stopped_worker_of_each_kind(
+    redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    rules = yaml.safe_load((ROOT / "compose" / "monitoring" / "prometheus-rules.yaml").read_text())
+    for rule in rules["groups"][0]["rules"]:
+        rule["for"] = "2s"
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
+    exports, answers = free_port(), free_port()
+    jobs = [{"job_name": "monitor", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{exports}"]}]}]
+    settings = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": jobs}
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(settings | {"rule_files": ["rules.yaml"]}))
+    monitor = {"redis_namespace": "monitor", "watch": [*WATCHED], "metrics_port": exports, "metrics_host": "127.0.0.1"}
+    words = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data"]
+    listen = f"--web.listen-address=127.0.0.1:{answers}"
+    with Service("monitor", tmp_path / "log", redis=redis_url, **monitor):
+        async with Lists(redis_url) as lists:  # the monitor has to see the consumer before it goes
+            await lists["shop:orders"].push("first")
+            async for _ in lists["shop:orders"].messages(prefetch=1):
+                await eventually(lambda: redis.exists("monitor:seen"))
+                break
+        await redis.delete("shop:orders")
+        await twenty_of_each(redis, redis_url)
+        expected = {("PenstockNoWorker", kind, queue) for kind, queue, _ in FOUND if not queue.endswith(":dead")}
+        expected |= {("PenstockQueueDead", kind, queue) for (kind, queue, _), (_, _, dead, _) in FOUND.items() if dead}
+
+        async def all_fire() -> bool:
+            return await asyncio.to_thread(firing, answers) >= expected
+
+        prometheus = await asyncio.create_subprocess_exec("prometheus", *words, listen, stderr=DEVNULL)
+        try:
+            await eventually(all_fire)
+        finally:
+            prometheus.terminate()
+            await prometheus.wait()
+
+
+def firing(port: int) -> set[tuple[str, str, str]]:
+    """Return name, kind and queue of the alerts that fire."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/api/v1/alerts") as answer:
+            alerts = json.load(answer)["data"]["alerts"]
+    except OSError:
+        return set()
+    fire = [each["labels"] for each in alerts if each["state"] == "firing"]
+    return {(each["alertname"], each.get("kind", ""), each.get("queue", "")) for each in fire}
 
 
 async def test_queues_of_one_caller_of_the_bus_are_not_shown(redis: Redis) -> None:
