@@ -17,7 +17,7 @@ from common.settings.base import ServiceSettings
 from penstock.base.keys import Keys
 from penstock.base.shape import shape_json
 from penstock.core.atomic import AtomicWrites
-from penstock.core.metrics import count
+from penstock.core.metrics import OF_EVERY_SERVICE, count
 
 S = TypeVar("S", bound=ServiceSettings)
 CARETAKERS: Final = 2
@@ -226,7 +226,7 @@ class Membership(Generic[S]):
     async def _expire_metrics(self) -> None:
         if self._settings.metrics_expire:
             async with self._redis.pipeline(transaction=False) as wire:
-                names = ("start", "reload", "error", "missing", "revived", "buried", *self._settings.metrics())
+                names = (*OF_EVERY_SERVICE, *self._settings.metrics())
                 for key in (self._keys.held, self._keys.accepted, *map(self._keys.metric, names)):
                     wire.expire(key, self._settings.metrics_expire)
                 await wire.execute()

@@ -10,11 +10,10 @@ from common.settings.base import ServiceSettings
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongType
 from penstock.base.keys import Keys, pending_of
+from penstock.core.metrics import OF_EVERY_SERVICE
 
 UNNAMED = "Operation against a key holding the wrong kind of value"
 """The words of a server's error, in a script, too."""
-METRICS = ("start", "reload", "error", "missing")
-"""The metrics of every service."""
 
 
 async def name_wrong_key(error: Exception, servers: "Iterable[Redis]", settings: ServiceSettings, id: str) -> Exception:
@@ -36,7 +35,7 @@ def _kinds(settings: ServiceSettings, id: str) -> dict[str, str]:
         kinds |= keys.kinds
         if place == 0:
             kinds[keys.instance(id)] = "hash"
-            kinds |= dict.fromkeys(map(keys.metric, (*METRICS, *settings.metrics())), "hash")
+            kinds |= dict.fromkeys(map(keys.metric, (*OF_EVERY_SERVICE, *settings.metrics())), "hash")
     return kinds
 
 

@@ -10,10 +10,11 @@ from redis.exceptions import NoPermissionError
 from penstock.accounting.invariants import Invariant, parse_counters
 from penstock.base.encoding import counted, decoded, decoded_fields, encoded
 from penstock.base.keys import Keys
+from penstock.core.metrics import parts_of
 from penstock.inspect.changes import is_moved
 from penstock.inspect.pending import PendingList, read_pending
 
-COUNTERS: Final = ("taken", "delivered", "dead", "dropped")
+COUNTERS: Final = parts_of("hop")
 """Metrics that are written in the transaction that moves the messages; fields: ``count``, and one for each list."""
 
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from penstock.accounting.fanout import Branch, Pattern
-from penstock.accounting.snapshot import REFUSED_REASONS, NamespaceSnapshot
+from penstock.accounting.snapshot import NamespaceSnapshot
 from penstock.base.encoding import decoded, encoded, parse_whole
 from penstock.base.keys import Keys
 from penstock.core.atomic import AtomicRead
+from penstock.core.metrics import REFUSED_REASONS
 from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import newest_first, next_chunk_size
 from penstock.tracking.events import END_EVENTS, MAX_CHUNK_ENTRIES, Entry, TrackedEvent, read_chunks

@@ -10,17 +10,13 @@ from penstock.accounting.invariants import SECONDS, parse_counters
 from penstock.base.encoding import decoded, decoded_fields, encoded
 from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
+from penstock.core.metrics import ENDED_REASONS, REFUSED_REASONS, parts_of
 from penstock.inspect.namespace import namespaces
 from penstock.inspect.pending import PendingList, ReadCommand, read_pending
 from penstock.tracking.events import END_EVENTS
 
-TRACKED_METRICS: Final = (
-    *("events", "registered", "untracked", "dropped", "done", "done:late", "dead"),
-    *("expired", "timeout", "failed", "retry", "touched", "revived"),
-)
-FANOUT_METRICS: Final = ("taken", "settled", "delivered", "dead", "dropped", "revived", "rebalanced")
-REFUSED_REASONS: Final = ("poison", "badRequest")
-"""Reasons of dead letters that were never tracked."""
+TRACKED_METRICS: Final = parts_of("history")
+FANOUT_METRICS: Final = parts_of("fan-out")
 Counters = dict[str, dict[str, int]]
 
 
@@ -48,8 +44,7 @@ class NamespaceSnapshot:
     def expected_events(self) -> dict[str, int]:
         """Expected number of events by kind, from the counters that are written in the same transaction."""
         same = {name: self.count(name) for name in ("registered", "done", "expired", "timeout", "failed", "retry")}
-        untaken = self.count("dead", "queueTimeout")
-        dead = self.count("dead", "timeout", "failed", "retryBudget", "cancelled", "unopenable") + untaken
+        untaken, dead = self.count("dead", "queueTimeout"), self.count("dead", *ENDED_REASONS)
         ends = {"late": self.count("done:late", "completed"), "queueTimeout": untaken, "dead": dead}
         return {**same, **ends, "touched": self.count("touched")}
 

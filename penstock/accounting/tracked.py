@@ -10,9 +10,12 @@ from penstock.accounting.audit import consumer_notes, pending_notes, pending_pro
 from penstock.accounting.invariants import SECONDS, Invariant, parse_counters
 from penstock.base.encoding import decoded
 from penstock.base.keys import Keys
+from penstock.core.metrics import ENDED_REASONS, REFUSED_REASONS, parts_of
 from penstock.inspect.pending import PendingList, read_pending
 
-COUNTERS: Final = ("taken", "registered", "untracked", "dropped", "done", "done:late", "dead", "expired")
+COUNTERS: Final = parts_of("tracked")
+ALWAYS_SHOWN: Final = ("timeout", "failed")
+"""Reasons of dead letters that are shown even if there are none."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,7 @@ def _taken_invariant(numbers: Mapping[str, Mapping[str, int]], requests: Sequenc
     parts = {
         "registered": numbers["registered"].get("count", 0),
         "untracked": numbers["untracked"].get("count", 0),
-        "dead: poison": numbers["dead"].get("poison", 0),
-        "dead: badRequest": numbers["dead"].get("badRequest", 0),
+        **{f"dead: {reason}": numbers["dead"].get(reason, 0) for reason in REFUSED_REASONS},
         "pending": sum(each.messages for each in requests),
         **({"dropped": dropped} if dropped else {}),
         **({"lost: accepted": accepted} if accepted else {}),
@@ -77,14 +79,11 @@ def _taken_invariant(numbers: Mapping[str, Mapping[str, int]], requests: Sequenc
 
 
 def _registered_invariant(numbers: Mapping[str, Mapping[str, int]], under_way: Mapping[str, int]) -> Invariant:
-    rare = ("queueTimeout", "retryBudget", "cancelled", "unopenable")
-    sometimes = {reason: numbers["dead"].get(reason, 0) for reason in rare}
+    dead = {reason: numbers["dead"].get(reason, 0) for reason in ENDED_REASONS}
     parts = {
         "done": numbers["done"].get("count", 0),
         "done late": numbers["done:late"].get("completed", 0),
-        "dead: timeout": numbers["dead"].get("timeout", 0),
-        "dead: failed": numbers["dead"].get("failed", 0),
-        **{f"dead: {reason}": count for reason, count in sometimes.items() if count},
+        **{f"dead: {reason}": count for reason, count in dead.items() if count or reason in ALWAYS_SHOWN},
         "expired": numbers["expired"].get("count", 0),
         **under_way,
     }

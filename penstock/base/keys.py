@@ -37,6 +37,7 @@ class Keys:
         self.waiting = f"{namespace}:waiting"
         self.bucket = f"{namespace}:bucket"
         self.rates = f"{namespace}:rates"
+        self.seen = f"{namespace}:seen"
         self.message_counter = f"{namespace}:message:id"
         self.message_ids = f"{namespace}:message:ids"
         self.deadlines = f"{namespace}:message:deadlines"
@@ -73,7 +74,7 @@ class Keys:
         """The type of each key above."""
         lists = (self.ids, self.done, self.dead, self.message_ids)
         tracked = (self.deadlines, self.delayed, self.answers)
-        more = (self.responses, self.tokens, self.pages, self.remembered, self.waiting, self.key_owners)
+        more = (self.responses, self.tokens, self.pages, self.remembered, self.waiting, self.seen, self.key_owners)
         zsets = (self.owners, self.event_marks, *tracked, *more, self.kept_tasks, self.outbox, self.received)
         strings = (self.counter, self.shape, self.hold, self.message_counter, self.bucket, self.task_key)
         return (

@@ -1,11 +1,12 @@
 """Repeated sampling of a running composition: of one that files describe, or of all services that registered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.encoding import counted
 from penstock.base.shape import Place
 from penstock.base.urls import server_of
 from penstock.cli._frame import Failed, connected
@@ -17,8 +18,14 @@ from penstock.composition.model import Composition
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from penstock.inspect.waiting import Names, Waiting
+
 SEARCH_SECONDS: Final = 15.0
 """Pause between two scans of all keys for namespaces."""
+FIRST_SEARCH_SECONDS: Final = 2.0
+"""How long the first sample waits for the search of lists, streams and queues."""
+MAX_QUEUES: Final = 200
+"""Lists, streams and queues of each kind that a sample reads."""
 CLIENT_NAME: Final = "penstock-map"
 REPLY_TIMEOUT: Final = 3.0
 """Seconds without a reply after which a server counts as unreachable until the next sample."""
@@ -36,6 +43,10 @@ class Observer:
         self._names: list[str] = []
         self._read_last = Composition(())
         self._search_at = 0.0
+        self._found: dict[str, Names] = {}
+        self._searches: dict[str, asyncio.Task[None]] = {}
+        self._searched: dict[str, float] = {}
+        """When (monotonic) the last search of a server has ended."""
         self._sampled = False
         self._samples = Samples()
 
@@ -51,6 +62,8 @@ class Observer:
         composition = self._files or await self._registered()
         urls = {end.place.server: end.url for _, end in composition.ends("reads", "writes", "keeps")}
         urls |= {registry_of(part): part.urls[1] for part in composition.parts if part.urls[1]}
+        if self._files is None:
+            urls.setdefault(server_of(self._url), self._url)
         await asyncio.gather(*(self._at(server, url, composition, found) for server, url in urls.items()))
         if urls and len(found.unreachable) == len(urls) and not self._sampled:
             raise Failed("\n".join(f"cannot reach {server}: {why}" for server, why in found.unreachable.items()))
@@ -66,9 +79,39 @@ class Observer:
         if client is None:
             client = self._clients[server] = connect(url, silence=REPLY_TIMEOUT, name=CLIENT_NAME)
             self._exits.push_async_callback(client.aclose)
-        if why := await _failure_of(sample_server(client, composition, server, found)):
+        why = await _failure_of(sample_server(client, composition, server, found))
+        why = why or await _failure_of(self._queues(client, composition, server, found))
+        if why:
             found.unreachable[server] = why
             await client.connection_pool.disconnect()
+
+    async def _queues(self, client: "Redis", composition: Composition, server: str, found: Sample) -> None:
+        """Add what waits in lists, streams and queues of ``server``, which are searched for all the time."""
+        from penstock.inspect.waiting import Names, read_waiting
+
+        alive = {
+            str(part.namespace): each.alive
+            for part in composition.parts
+            if part.server == server and (each := found.instances.get(str(part.namespace)))
+        }
+        search, is_first = self._searches.get(server), server not in self._searches
+        if search is None or (search.done() and monotonic() - self._searched[server] >= SEARCH_SECONDS):
+            search = self._searches[server] = asyncio.create_task(self._search(client, server, alive))
+            self._exits.callback(search.cancel)
+        if is_first:
+            await asyncio.wait([search], timeout=FIRST_SEARCH_SECONDS)
+        names = self._found.get(server, Names())
+        read = await read_waiting(client, names, alive, most=MAX_QUEUES)
+        found.queues += [each for some in read.values() for each in some if each.is_used]
+
+    async def _search(self, client: "Redis", server: str, namespaces: "Collection[str]") -> None:
+        from redis.exceptions import RedisError
+
+        from penstock.inspect.waiting import find
+
+        with suppress(RedisError, OSError):
+            self._found[server] = await find(client, [*namespaces], patient=server in self._found)
+        self._searched[server] = monotonic()
 
     async def _registered(self) -> Composition:
         """Return what has registered; what was read last if the server does not answer."""
@@ -124,6 +167,16 @@ def sketch_of(samples: Samples) -> Sketch:
     lists = {place: _figures(place, samples) for place in empty.places}
     activity = {part.namespace: _activity(part.namespace, samples) for part in empty.parts if part.namespace}
     return Sketch(samples.composition, lists, activity)
+
+
+def queue_words(each: "Waiting") -> str:
+    """Return one list, stream or queue of programs in words."""
+    name = f"{each.kind} {shown(each.queue)}" + (f" ({shown(each.group)})" if each.group else "")
+    counts = ((each.waiting, "waiting"), (each.in_hand, "in hand"), (each.dead, "dead"))
+    words = [f"{count:,} {what}" for count, what in counts if count]
+    words += [f"oldest {age(each.oldest)}"] * (each.oldest is not None and bool(each.waiting))
+    words += [] if each.workers is None else [counted(each.workers, "worker") if each.workers else "no worker"]
+    return f"{name}  {', '.join(words)}"
 
 
 def _figures(place: Place, samples: Samples) -> Figures:

@@ -11,14 +11,17 @@ from penstock.composition.draw.sketch import Sketch, redelivers
 from penstock.composition.model import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Drawing:
     """One branch for each source; nodes that are already drawn are repeated with an arrow, and not followed."""
 
-    def __init__(self, sketch: Sketch, title: str, remarks: "Sequence[str]" = ()) -> None:
-        self._sketch, self._title, self._remarks = sketch, title, remarks
+    def __init__(
+        self, sketch: Sketch, title: str, remarks: "Sequence[str]" = (), queues: "Mapping[str, bool] | None" = None
+    ) -> None:
+        """``queues`` are lists, streams and queues of programs in words, and whether somebody has to look."""
+        self._sketch, self._title, self._remarks, self._queues = sketch, title, remarks, queues or {}
         self._drawn: set[Place | str] = set()
         self._many = len(sketch.servers) > 1
 
@@ -38,6 +41,9 @@ class Drawing:
         if sketch.undeclared:
             names = ", ".join(map(shown, sketch.undeclared))
             root.add(Text(f"{names}: lists unknown: declare them under programs in composition.yaml", "dim"))
+        branch = root.add(Text("of programs", "dim")) if self._queues else root
+        for words, is_urgent in self._queues.items():
+            branch.add(Text(words, "bold red" if is_urgent else ""))
         for remark in self._remarks:
             root.add(Text(shown(remark), "red"))
         return root

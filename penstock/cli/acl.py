@@ -129,8 +129,9 @@ def _users(parts: "tuple[Part, ...]") -> "Iterator[tuple[str, str, Rights]]":
         there = [rights for (where, _), rights in found.items() if where == server]
         keys = tuple(key for rights in there for key in (*rights.keys, *rights.reads, *rights.sets))
         held = (f"{key}:consumer{more}" for key in _written(parts) for more in ("s", "s:steps", ":*"))
-        yield server, "status", Rights((*keys, *held), READ_COMMANDS)
-        yield server, "metrics", Rights(keys, METRICS_COMMANDS)
+        lengths = tuple(key for rights in there for key in rights.lengths)
+        yield server, "status", Rights((*keys, *held), READ_COMMANDS, lengths=lengths)
+        yield server, "metrics", Rights(keys, METRICS_COMMANDS, lengths=lengths)
 
 
 def _written(parts: "tuple[Part, ...]") -> "Iterator[str]":
@@ -170,4 +171,5 @@ def _same(server: str, known: Sequence[str]) -> str:
 def _as_json(server: str, user: str, rights: "Rights", *, old: bool) -> dict[str, Any]:
     found = {"keys": sorted(set(rights.keys)), "channels": list(rights.channels), "commands": sorted(rights.commands)}
     found |= {"reads": sorted(set(rights.reads + rights.sets)), "sets": sorted(set(rights.sets))}
+    found |= {"lengths": sorted(set(rights.lengths))}
     return {"server": server, "user": user, **found, "line": rights.line(user, old=old)}

@@ -95,7 +95,7 @@ async def _live(
         await asyncio.sleep(INTERVAL)
         samples = await observer.sample()
         _show(sketch_of(samples), picture, mermaid, as_json, samples)
-    if not (directory or as_json or sketch_of(samples).composition.parts):
+    if not (directory or as_json or samples.last.queues or sketch_of(samples).composition.parts):
         complain(f"no service has registered at {masked(url or DEFAULT_URL)}: start one, {NAME_ANOTHER}", 0)
     return 0
 
@@ -144,13 +144,15 @@ def _show(
 
 
 def _tree(sketch: "Sketch", samples: "Samples | None") -> "Tree":
+    from penstock.cli._observer import queue_words
     from penstock.cli._tree import Drawing
 
     if samples is None:
         return Drawing(sketch, str(sketch.composition.directory)).tree()
     where = sketch.composition.directory or "What has registered"
     unreachable = [f"{server} does not answer: {why}" for server, why in samples.last.unreachable.items()]
-    return Drawing(sketch, f"{where}, {clock(samples.last.when)} UTC", unreachable).tree()
+    queues = {queue_words(each): bool(each.waiting and each.workers == 0) for each in samples.last.queues}
+    return Drawing(sketch, f"{where}, {clock(samples.last.when)} UTC", unreachable, queues).tree()
 
 
 def _as_json(sketch: "Sketch", samples: "Samples | None") -> dict[str, Any]:
@@ -175,5 +177,7 @@ def _as_json(sketch: "Sketch", samples: "Samples | None") -> dict[str, Any]:
         }
         for place in sketch.places
     ]
-    moment = {"at": samples.last.when, "silent": samples.last.unreachable} if samples else {}
+    moment: dict[str, Any] = {"at": samples.last.when, "silent": samples.last.unreachable} if samples else {}
+    if samples:
+        moment["queues"] = [asdict(each) for each in samples.last.queues]
     return {"composition": sketch.composition.directory, **moment, "parts": parts, "lists": lists}

@@ -11,11 +11,14 @@ from penstock.cli._servers import servers_of
 from penstock.cli._text import age, print_json, print_table, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from redis.asyncio import Redis
 
     from penstock.base.keys import Keys
     from penstock.inspect.link import LinkState
     from penstock.inspect.namespace import Instance, LeaseState, ServiceKey
+    from penstock.inspect.waiting import Waiting
 
 
 def status(
@@ -44,6 +47,7 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
     from penstock.base.keys import Keys
     from penstock.inspect.hazards import describe_refusal
     from penstock.inspect.namespace import instances, namespaces, service_keys
+    from penstock.inspect.waiting import waiting_at
 
     rows: list[dict[str, Any]] = []
     for name in await namespaces(redis, service_redis):
@@ -53,8 +57,10 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
         services = sorted({instance.service for instance in alive}) or await _registered(redis, Keys(name))
         late = sum(one.late for one in alive)
         rows.append({"namespace": name, "services": services, "instances": len(alive), "late": late, **lengths})
+    found = await waiting_at(redis, {row["namespace"]: row["instances"] - row["late"] for row in rows})
+    queues = [each for some in found.values() for each in some]
     if as_json:
-        print_json({"namespaces": rows})
+        print_json({"namespaces": rows, "queues": [asdict(each) for each in queues]})
     elif rows:
         cells = [
             [shown(r["namespace"]), shown(", ".join(r["services"])) or "-", _alive(r), *list(r.values())[4:]]
@@ -63,8 +69,23 @@ async def _all(redis: "Redis", service_redis: "Redis", as_json: bool) -> None:
         print_table("Namespaces", ("namespace", "service", "alive", "waiting", "pending", "dead letters"), cells)
     else:
         typer.echo("no namespaces: no service with a redisNamespace has registered here")
+    if not as_json:
+        _print_queues(queues)
     if not as_json and (refusal := await describe_refusal(redis, service_redis)):
         typer.echo(f"{refusal}: {REFUSED}")
+
+
+def _print_queues(queues: "Iterable[Waiting]") -> None:
+    if used := [each for each in queues if each.is_used]:
+        print_table("Lists, streams and queues", QUEUE_COLUMNS, map(_queue, used))
+
+
+QUEUE_COLUMNS = ("kind", "name", "group", "waiting", "in hand", "oldest", "dead", "workers")
+
+
+def _queue(one: "Waiting") -> list[object]:
+    counts = ["-" if count is None else count for count in (one.waiting, one.in_hand, one.dead, one.workers)]
+    return [one.kind, shown(one.queue), shown(one.group) or "-", *counts[:2], age(one.oldest), *counts[2:]]
 
 
 def _alive(row: dict[str, Any]) -> str:
@@ -86,6 +107,7 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
     from penstock.inspect.hazards import describe_refusal
     from penstock.inspect.link import read_link
     from penstock.inspect.namespace import instances, read_lease, service_keys
+    from penstock.inspect.waiting import waiting_at
 
     keys = Keys(namespace)
     alive, lists = await instances(redis, service_redis, keys), await service_keys(redis, keys)
@@ -94,10 +116,13 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
     refusal = await describe_refusal(redis, service_redis)
     if not (alive or lists or metrics):
         raise await unknown_namespace(redis, service_redis, namespace)
+    found_queues = await waiting_at(redis, {namespace: sum(not one.late for one in alive)})
+    queues = found_queues[namespace]
     if as_json:
         found = {"instances": [asdict(one) for one in alive], "lists": [asdict(one) for one in lists]}
         state = {"lease": leased and asdict(leased), "link": link and asdict(link), "refuses_writes": refusal}
-        print_json({"namespace": namespace, **found, **state, "metrics": metrics})
+        waiting = [asdict(each) for each in queues]
+        print_json({"namespace": namespace, **found, **state, "queues": waiting, "metrics": metrics})
         return
     if alive:
         print_table(f"{shown(namespace)}: instances", INSTANCE_COLUMNS, map(_instance, alive))
@@ -118,6 +143,7 @@ async def _one(redis: "Redis", service_redis: "Redis", namespace: str, as_json: 
         typer.echo(f"{shown(namespace)}: {shown(', '.join(without))} has no lists")
     else:
         typer.echo(f"{shown(namespace)}: no lists are registered on this server")
+    _print_queues(queues)
     if leased:
         typer.echo(_leased(leased))
     if link:

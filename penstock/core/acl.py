@@ -75,6 +75,19 @@ METRICS_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
 )
 """Commands that an exporter of metrics needs: counters and lengths, no messages."""
 
+FOUND_KEYS: Final = (
+    "*:consumers",
+    *(f"bus:queue:*:{part}" for part in ("metadata", "msgid", "consumer")),
+    *(f"hfxbus:{kind}:*" for kind in ("str", "later", "repeats", "dead", "paused", "wait")),
+)
+"""Keys from which ``penstock.inspect.waiting`` sees who takes from lists, streams and queues; it reads no message."""
+FOUND_COMMANDS: Final = frozenset(
+    {
+        *("EXISTS", "GET", "HGET", "HGETALL", "HLEN", "HMGET", "LLEN", "PTTL", "SCAN", "TIME", "TYPE"),
+        *("PUBSUB|NUMSUB", "XINFO|CONSUMERS", "XINFO|GROUPS", "XLEN", "XRANGE"),
+        *("ZCARD", "ZRANGE", "ZREMRANGEBYSCORE"),
+    }
+)
 
 SPARK_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
     {
@@ -112,7 +125,8 @@ def script_commands(file: Path) -> frozenset[str]:
 class Rights:
     """The rights of a user on a server. ``keys``, ``channels``, ``reads`` and ``sets`` are glob-style patterns.
 
-    Keys in ``reads`` are only read. Of hashes in ``sets`` fields may be set, too, and never removed.
+    Keys in ``reads`` are only read. Of hashes in ``sets`` fields may be set, too, and never removed. Of lists in
+    ``lengths`` only the length is read, which Redis 6.2 cannot grant: there it is not.
     """
 
     keys: tuple[str, ...]
@@ -120,6 +134,7 @@ class Rights:
     channels: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+    lengths: tuple[str, ...] = ()
 
     def __or__(self, other: "Rights") -> "Rights":
         keys, channels = self.keys + other.keys, self.channels + other.channels
@@ -129,6 +144,7 @@ class Rights:
             _minimal(channels),
             _minimal(self.reads + other.reads),
             _minimal(self.sets + other.sets),
+            _minimal(self.lengths + other.lengths),
         )
 
     def line(self, user: str, password: str = "PASSWORD", *, old: bool = False) -> str:
@@ -145,6 +161,7 @@ class Rights:
         words += [f"&{pattern}" for pattern in _minimal(self.channels)]
         words += [f"+{command.lower()}" for command in sorted(self.commands)]
         words += [f"(~{pattern} +hset)" for pattern in _minimal(self.sets) if pattern in read]
+        words += [f"(%R~{pattern} +llen)" for pattern in _minimal(self.lengths)]
         return " ".join(["ACL SETUSER", user, "reset on", f">{password}", *map(_quoted, words)])
 
 

@@ -115,13 +115,16 @@ async def stream_names(node: "Instance", keys: "JobKeys", advance: Callable[[int
     pattern = f"{glob_escaped(keys.prefix)}:[^j]*"  # without the values, job:..., of which there are most
     while True:
         cursor, some = await node.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
-        for key in map(decoded, some):
-            kind, _, name = key.removeprefix(f"{keys.prefix}:").partition(":")
-            if kind in KINDS:
-                found.add(name)
+        found |= {name for key in some if (name := stream_of(key, keys.prefix)) is not None}
         advance(SCANNED)
         if cursor == b"0":
             return sorted(found)
+
+
+def stream_of(key: bytes, prefix: str) -> str | None:
+    """Return the name of the stream that has ``key``; None if none has."""
+    kind, _, name = decoded(key).removeprefix(f"{prefix}:").partition(":")
+    return name if kind in KINDS else None
 
 
 async def read_streams(node: "Instance", keys: "JobKeys", names: Iterable[str]) -> AsyncIterator[StreamState]:
@@ -175,7 +178,10 @@ class _Asked:
             return otherwise
 
 
-def _by_name(flat: Sequence[Any]) -> dict[str, Any]:
+def _by_name(flat: Sequence[Any] | dict[bytes, Any]) -> dict[str, Any]:
+    """Return fields by name: in RESP3 they come as such."""
+    if isinstance(flat, dict):
+        return {decoded(name): value for name, value in flat.items()}
     return {decoded(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 

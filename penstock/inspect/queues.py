@@ -69,13 +69,17 @@ async def queue_names(redis: "Redis", pattern: str = "*", advance: Callable[[int
     while True:
         cursor, keys = await redis.scan(cursor, match=QUEUES + b"*", count=SCANNED)
         found_here: list[Any] = keys
-        for key in found_here:
-            name, _, kind = key.removeprefix(QUEUES).rpartition(b":")
-            if kind in KINDS and fnmatchcase(decoded(name), pattern):
-                found.add(decoded(name))
+        names = (name for key in found_here if (name := queue_of(key)) is not None)
+        found |= {name for name in names if fnmatchcase(name, pattern)}
         advance(SCANNED)
         if not cursor:
             return sorted(found)
+
+
+def queue_of(key: bytes) -> str | None:
+    """Return the name of the queue that has ``key``; None if none has."""
+    name, _, kind = key.removeprefix(QUEUES).rpartition(b":")
+    return decoded(name) if kind in KINDS and key.startswith(QUEUES) else None
 
 
 async def read_queues(redis: "Redis", names: Iterable[str]) -> AsyncIterator[QueueState]:

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from redis.asyncio import Redis
 
-from penstock.accounting.snapshot import REFUSED_REASONS
 from penstock.base.encoding import decoded as text
 from penstock.base.encoding import encoded
 from penstock.base.errors import DataLost
 from penstock.base.keys import Keys
 from penstock.core.atomic import AtomicRead
+from penstock.core.metrics import REFUSED_REASONS
 from penstock.spark.decode import SCHEMA, decode_entries
 from penstock.tracking.events import FIRST_CHUNK, next_count
 from penstock.tracking.policy import Policy

@@ -116,7 +116,8 @@ class Settings(HttpSettings):
     )
 
     def metrics(self) -> tuple[str, ...]:
-        return ("http", "taken", "registered", "delivered", "done", "dead", "outcomes")
+        tried = ("delivered", "failed", "retry", "timeout", "touched", "done", "dead", "expired")
+        return ("http", "taken", "registered", *tried, "outcomes")
 
     def rights(self) -> dict[str, Rights]:
         """Add the channels on which instances hear of each other's work."""

@@ -190,18 +190,8 @@ class Settings(PromptSettings):
         return shape
 
     def metrics(self) -> tuple[str, ...]:
-        tracked = (
-            "registered",
-            "untracked",
-            "done",
-            "done:late",
-            "done:unknown",
-            "timeout",
-            "overdue",
-            "failed",
-            "retry",
-        )
-        return ("taken", "delivered", "dropped", *tracked, "answers", "dead", "expired", "touched", "revived", "buried")
+        done = ("done", "done:late", "done:unknown", "timeout", "overdue", "failed", "retry", "dead", "expired")
+        return ("taken", "delivered", "dropped", "registered", "untracked", *done, "answers", "touched")
 
     def policy(self) -> dict[str, str | int]:
         """Return what monitors and the command line need to know of this namespace: see docs/keys.md."""

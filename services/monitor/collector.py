@@ -1,116 +1,28 @@
 """Prometheus collector for the state of namespaces; it keeps nothing from one scrape to the next."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from common.http.access import BOUNDS, WITHIN
 from penstock.base.encoding import encoded
+from penstock.core.metrics import METRICS, Metric
 from services.monitor.state import NamespaceState
 
-GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "list_length": ("Messages in a list of the namespace.", ("list", "role")),
-    "in_flight": ("Messages delivered and not finished.", ()),
-    "delayed": ("Messages that wait for their first delivery or for the next one.", ()),
-    "outcomes_waiting": ("Outcomes of tasks of hqueue that wait for their lists and webhooks.", ()),
-    "oldest_in_flight_seconds": ("Seconds since the oldest message in flight was first delivered.", ()),
-    "memory_ratio": (
-        "Used fraction of the server's maxmemory: at 1 it refuses writes. Without maxmemory, of its machine's memory.",
-        (),
-    ),
-    "replica": ("1 if the server is a replica and takes no writes, else 0.", ()),
-    "disk_failed": ("1 if the server's last write to its disk has failed, else 0: then it refuses writes.", ()),
-    "link_up": (
-        "1 if a vpush is alive and its other server answered the last batch, else 0; an idle vpush does not ask it.",
-        (),
-    ),
-    "link_waiting": ("Messages that have not arrived on the other server.", ()),
-    "link_oldest_seconds": (
-        "Seconds that the oldest of them has waited at least; at most, if no vpush is alive.",
-        (),
-    ),
-    "link_round_trip_seconds": ("Seconds from sending the last batch until its answer.", ()),
-    "instances": ("Instances that renew their registrations in time.", ("service",)),
-    "instances_late": ("Instances that have missed a renewal: dead, hanging, or out of reach.", ("service",)),
-    "instances_waiting": (
-        "Instances that wait, by what for: a full list, a key of the wrong type, another server.",
-        ("service", "reason"),
-    ),
-    "instance_renewed_seconds": (
-        "Seconds since an instance last renewed its registration.",
-        ("id", "service", "host"),
-    ),
+FAMILIES: Final[dict[str, Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
 }
-COUNTERS: Final = {
-    "errors": ("error", "Errors that need a repair, or that ended a process."),
-    "taken": ("taken", "Messages taken."),
-    "missing": ("missing", "Messages that something else removed from a pending list."),
-    "delivered": ("delivered", "First deliveries; in mpush, copies that the lists received and kept."),
-    "dropped": (
-        "dropped",
-        "Copies that mpush gave up for a full list; in vpush, messages with too many hops; else, requests too late.",
-    ),
-    "broken": ("broken", "Requests that hrouter answered because a list was too long to serve them in time."),
-    "rebalanced": ("rebalanced", "Messages that mbalance took back from a list whose workers are dead."),
-    "registered": ("registered", "Messages that are tracked from then on."),
-    "untracked": ("untracked", "Messages delivered untracked, because messageCapacity was reached."),
-    "done": ("done", "Messages reported done in time."),
-    "done_late": ("done:late", "Messages reported done after they had timed out."),
-    "done_unknown": ("done:unknown", "Messages reported done that have no record."),
-    "timeouts": ("timeout", "Deliveries that were not done by their deadline."),
-    "overdue": ("overdue", "Deliveries that no worker had taken by their first deadline."),
-    "failed_attempts": ("failed", "Deliveries that a worker reported as failed."),
-    "retries": ("retry", "Deliveries after the first one."),
-    "expired": ("expired", "Messages whose record was gone when they were due."),
-    "touched": ("touched", "Times that a worker extended a deadline."),
-}
-ALERTED_COUNTERS: Final = ("errors", "missing", "dropped", "broken")
-"""Counters of every service that have an alert."""
-RELOAD_RESULTS: Final = {"obeyed": "count", "refused": "failed"}
-"""Results of reload requests, and the field of the metric that counts each."""
-LINK_GAUGES: Final = {
-    "link_up": "up",
-    "link_waiting": "waiting",
-    "link_oldest_seconds": "oldest",
-    "link_round_trip_seconds": "round_trip",
-}
-LINK_COUNTERS: Final = {
-    "count": ("batches", "Batches that arrived on vpush's other server."),
-    "bytes": ("bytes", "Bytes of the batches that arrived there."),
-}
-ANSWER_RESULTS: Final = {
-    "sent": "count",
-    **{name: name for name in ("taken", "expired", "lasting", "unseen", "refused")},
-}
-"""Results of answers, and the field of the metric that counts each."""
-GATEWAY_EVENTS: Final = (
-    *("connections", "disconnections", "unauthorized", "refused", "errors", "former_secret"),
-    *("objects", "calls", "frames", "pushed", "delivered", "given_back", "published", "dropped", "taken_over"),
-)
-"""Fields of the metric of a gateway."""
-HTTP_EVENTS: Final = (
-    *("requests", "2xx", "3xx", "4xx", "5xx", "refused", "received", "sent"),
-    *("pushed", "answered", "timeouts", "late", "malformed", "cancelled", "cached", "stale", "busy", "away"),
-    *("unconfirmed", "repeated"),
-)
-"""Fields of the metric of a service that speaks HTTP."""
-OUTCOME_RESULTS: Final = ("replied", "sent", "failed", "undelivered")
-"""Fields of the metric of hqueue for the delivery of outcomes."""
-DEAD_REASONS: Final = (
-    "timeout",
-    "failed",
-    "retryBudget",
-    "queueTimeout",
-    "poison",
-    "badRequest",
-    "badAnswer",
-    "badDone",
-)
 HISTOGRAM_TENTHS: Final = range(0, 100, 10)
+Samples = Iterator[tuple[str, Sequence[str], float | None]]
+"""Names of metrics with labels and values; None for a value that is not known."""
 
 
 class StateCollector(Collector):
@@ -119,151 +31,113 @@ class StateCollector(Collector):
     def __init__(self, namespaces: Sequence[str], read: Callable[[], list[NamespaceState] | None]) -> None:
         self._namespaces, self._read = namespaces, read
 
-    def describe(self) -> Iterable[Metric]:
+    def describe(self) -> Iterable[Family]:
         """Return metrics without samples: the registry needs the names, since a scrape may ask for some only."""
         return self._families(None)
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Family]:
         return self._families(self._read())
 
-    def _families(self, states: list[NamespaceState] | None) -> list[Metric]:
-        up = GaugeMetricFamily("penstock_up", "1 if Redis answered this scrape, else 0.", labels=["namespace"])
+    def _families(self, states: list[NamespaceState] | None) -> list[Family]:
+        """Return every metric, also those without samples."""
+        families = {metric.name: _family(metric) for metric in METRICS}
         for namespace in self._namespaces:
-            up.add_metric([escaped(namespace)], states is not None)
-        return [up, *metric_families(states or [])]
+            families["up"].add_metric([escaped(namespace)], states is not None)
+        for state in states or ():
+            for name, labels, value in (*_measured(state), *_counted(state)):
+                if value is not None:
+                    families[name].add_metric([escaped(each) for each in (state.namespace, *labels)], value)
+            _add_histograms(families, state)
+        return [*families.values()]
 
 
-def metric_families(states: list[NamespaceState]) -> list[Metric]:
-    """Return every metric, also those without samples."""
-    gauges = {name: _gauge(name, help, labels) for name, (help, labels) in GAUGES.items()}
-    counters = {
-        name: CounterMetricFamily(f"penstock_{name}", help, labels=["namespace"])
-        for name, (_, help) in COUNTERS.items()
-    }
-    answers = CounterMetricFamily(
-        "penstock_answers",
-        "Answers sent; taken or expired when their list was closed; in lists that never expire; refused.",
-        labels=["namespace", "result"],
-    )
-    reloads = CounterMetricFamily(
-        "penstock_reloads", "Requests to reload the settings: obeyed; refused.", labels=["namespace", "result"]
-    )
-    gateway = CounterMetricFamily(
-        "penstock_gateway",
-        "Of a gateway: websockets opened, ended and refused; wrong and former secrets; objects, calls and messages.",
-        labels=["namespace", "event"],
-    )
-    http = CounterMetricFamily(
-        "penstock_http",
-        "Of HTTP: requests, answers by status, and what was refused; bytes of bodies; of himporter, messages, too.",
-        labels=["namespace", "event"],
-    )
-    seconds = HistogramMetricFamily(
-        "penstock_http_seconds",
-        "Seconds from the head of a request to its answer.",
-        labels=["namespace"],
-        unit="seconds",
-    )
-    outcomes = CounterMetricFamily(
-        "penstock_outcomes",
-        "Of hqueue: outcomes pushed to lists, accepted by webhooks, attempts that failed, and outcomes given up.",
-        labels=["namespace", "result"],
-    )
-    dead = CounterMetricFamily("penstock_dead", "Dead letters, by reason.", labels=["namespace", "reason"])
-    response = HistogramMetricFamily(
-        "penstock_response_seconds",
-        "Seconds from the delivery of a message until it was done, in tenths of messageTimeout.",
-        labels=["namespace"],
-        unit="seconds",
-    )
-    link_counters = {
-        field: CounterMetricFamily(f"penstock_link_{name}", help, labels=["namespace"])
-        for field, (name, help) in LINK_COUNTERS.items()
-    }
-    for state in states:
-        _add_gauges(gauges, state)
-        _add_counters(counters, dead, state)
-        for result, field in ANSWER_RESULTS.items() if state.tracked else ():
-            answers.add_metric([escaped(state.namespace), result], state.metrics["answers"].get(field, 0))
-        for result, field in RELOAD_RESULTS.items():
-            reloads.add_metric([escaped(state.namespace), result], state.metrics["reload"].get(field, 0))
-        for event in GATEWAY_EVENTS if state.has_gateway else ():
-            gateway.add_metric([escaped(state.namespace), event], state.metrics["gateway"].get(event, 0))
-        if counted := state.metrics["http"]:
-            for event in HTTP_EVENTS:
-                http.add_metric([escaped(state.namespace), event], counted.get(event, 0))
-            seconds.add_metric([escaped(state.namespace)], _http_buckets(counted), None)
-        if state.tracked and counted:  # hqueue writes both, and a rate needs the 0 before a 1
-            for result in OUTCOME_RESULTS:
-                outcomes.add_metric([escaped(state.namespace), result], state.metrics["outcomes"].get(result, 0))
-        for field, family in link_counters.items() if state.link else ():
-            family.add_metric([escaped(state.namespace)], state.metrics["batches"].get(field, 0))
-        if state.timeout:
-            response.add_metric([escaped(state.namespace)], *_histogram(state.metrics["done"], state.timeout))
-    return [
-        *gauges.values(), *counters.values(), answers, reloads, gateway, http, seconds, outcomes, dead,
-        *link_counters.values(), response,
-    ]  # fmt: skip
+def _family(metric: Metric) -> Any:
+    unit = "seconds" if metric.name.endswith("_seconds") else ""
+    labels = ["namespace", *metric.labels]
+    return FAMILIES[metric.kind](f"penstock_{metric.name}", metric.help, labels=labels, unit=unit)
 
 
-def _gauge(name: str, help: str, labels: Sequence[str]) -> GaugeMetricFamily:
-    unit = "seconds" if name.endswith("_seconds") else ""
-    return GaugeMetricFamily(f"penstock_{name}", help, labels=["namespace", *labels], unit=unit)
-
-
-def _add_gauges(gauges: dict[str, GaugeMetricFamily], state: NamespaceState) -> None:
-    def add(name: str, value: float | None, *labels: str) -> None:
-        if value is not None:
-            gauges[name].add_metric([escaped(each) for each in (state.namespace, *labels)], value)
-
-    add("memory_ratio", state.memory)
-    add("replica", state.replica)
-    add("disk_failed", state.disk_failed)
+def _measured(state: NamespaceState) -> Samples:
+    """Yield what this scrape has measured."""
+    yield "memory_ratio", (), state.memory
+    yield "replica", (), state.replica
+    yield "disk_failed", (), state.disk_failed
     for each in state.lists:
-        add("list_length", each.messages, each.list, each.role)
+        yield "list_length", (each.list, each.role), each.messages
     if state.tracked:
-        add("in_flight", state.in_flight)
-        add("delayed", state.delayed)
-        add("oldest_in_flight_seconds", state.oldest)
-        if state.metrics["http"]:
-            add("outcomes_waiting", state.outcomes)
-    for name, field in LINK_GAUGES.items() if state.link else ():
-        add(name, getattr(state.link, field))
-    alive = Counter({"mdispatch": 0} if state.tracked else {"gateway": 0} if state.has_gateway else {})
+        yield "in_flight", (), state.in_flight
+        yield "delayed", (), state.delayed
+        yield "oldest_in_flight_seconds", (), state.oldest
+    if state.has["hqueue"]:
+        yield "outcomes_waiting", (), state.outcomes
+    if state.link:
+        yield "link_up", (), state.link.up
+        yield "link_waiting", (), state.link.waiting
+        yield "link_oldest_seconds", (), state.link.oldest
+        yield "link_round_trip_seconds", (), state.link.round_trip
+    yield from _instances(state)
+    yield from _queues(state)
+
+
+def _queues(state: NamespaceState) -> Samples:
+    for each in state.queues:
+        labels = (each.kind, each.queue, each.group)
+        yield "queue_waiting", labels, each.waiting
+        yield "queue_in_hand", labels, each.in_hand
+        yield "queue_oldest_seconds", labels, each.oldest
+        yield "queue_workers", labels, each.workers
+    for (kind, queue), dead in {(each.kind, each.queue): each.dead for each in state.queues}.items():
+        yield "queue_dead", (kind, queue), dead
+
+
+def _instances(state: NamespaceState) -> Samples:
+    expected = {state.registered, "gateway" if state.has["gateway"] else ""} - {""}
+    alive = Counter(dict.fromkeys(expected, 0))
     late = Counter(instance.service for instance in state.instances if instance.late)
     for instance in state.instances:
         alive[instance.service] += not instance.late
-        add("instance_renewed_seconds", instance.renewed_ago, instance.id, instance.service, instance.host)
+        yield "instance_renewed_seconds", (instance.id, instance.service, instance.host), instance.renewed_ago
     waiting = Counter((one.service, one.waits) for one in state.instances if one.waits and not one.late)
     for labels, count in waiting.items():
-        add("instances_waiting", count, *labels)
+        yield "instances_waiting", labels, count
     for service, count in alive.items():
-        add("instances", count, service)
-        add("instances_late", late[service], service)
+        yield "instances", (service,), count
+        yield "instances_late", (service,), late[service]
 
 
-def _add_counters(counters: dict[str, CounterMetricFamily], dead: CounterMetricFamily, state: NamespaceState) -> None:
-    """Add counters, as 0 if tracked or alerted and not in Redis: a rate needs the 0 before a 1."""
-    namespace = escaped(state.namespace)
-    for name, (metric, _) in COUNTERS.items():
-        fields = state.metrics[metric]
-        if state.tracked or name in ALERTED_COUNTERS or "count" in fields:
-            counters[name].add_metric([namespace], fields.get("count", 0))
-    for reason, count in _dead(state).items():
-        dead.add_metric([namespace, escaped(reason)], count)
+def _counted(state: NamespaceState) -> Samples:
+    """Yield what services have counted: see ``Metric.of`` for what is 0."""
+    for metric in METRICS:
+        if not metric.hash or metric.kind == "histogram":
+            continue
+        fields = state.metrics[metric.hash]
+        if metric.name == "dead" and not state.tracked:
+            found: Mapping[str, float] = _dead_by_list(state, fields)
+        elif state.has.get(metric.of) or not fields.keys().isdisjoint(metric.fields.values()):
+            found = {label: fields.get(name, 0) for label, name in metric.fields.items()}
+            if metric.more:
+                found = found | {name: many for name, many in fields.items() if re.fullmatch(metric.more, name)}
+        else:
+            continue
+        for label, value in found.items():
+            yield metric.name, (label,) if metric.labels else (), value
 
 
-def _dead(state: NamespaceState) -> dict[str, float]:
-    """Return dead letters by reason; without mdispatch the fields are lists, which tell the reasons of mpush apart."""
-    fields = dict(state.metrics["dead"])
-    count = fields.pop("count", 0.0)
-    if state.tracked:
-        return dict.fromkeys(DEAD_REASONS, 0.0) | fields
+def _dead_by_list(state: NamespaceState, fields: Mapping[str, float]) -> dict[str, float]:
+    """Return dead letters by reason where the fields are lists, which tell the reasons of mpush apart."""
     if state.link:
-        return {"unfit": count}
+        return {"unfit": fields.get("count", 0.0)}
     inputs = {each.list for each in state.lists if each.role == "in"}
     unknown = sum(many for name, many in fields.items() if name in inputs)
-    return {"maxLength": count - unknown, "unknown": unknown}
+    return {"maxLength": fields.get("count", 0.0) - unknown, "unknown": unknown}
+
+
+def _add_histograms(families: dict[str, Any], state: NamespaceState) -> None:
+    if counted := state.metrics["http"]:
+        families["http_seconds"].add_metric([escaped(state.namespace)], _http_buckets(counted), None)
+    if state.timeout:
+        histogram = _histogram(state.metrics["done"], state.timeout)
+        families["response_seconds"].add_metric([escaped(state.namespace)], *histogram)
 
 
 def _http_buckets(counted: dict[str, float]) -> list[tuple[str, float]]:

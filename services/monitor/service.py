@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from math import inf
 from typing import Final
 
@@ -36,17 +35,26 @@ class Monitor:
             yield
             return
         from services.monitor.exporter import Exporter
-        from services.monitor.state import read_states
+        from services.monitor.queues import Queues
+        from services.monitor.state import NamespaceState, read_states
 
         async with connect(settings.redis, name="penstock-monitor-metrics") as redis:
             elsewhere = connect(settings.service_redis) if settings.service_redis else redis
-            read = partial(read_states, redis, elsewhere)
-            namespaces = [*settings.watch, str(settings.redis_namespace)]
-            async with (
-                elsewhere,
-                Exporter(settings.metrics_port, settings.metrics_host, namespaces, read, self._problem),
-            ):
-                yield
+            queues, namespaces = Queues(settings, redis), [*settings.watch, str(settings.redis_namespace)]
+
+            async def read(names: Sequence[str]) -> list[NamespaceState]:
+                return await queues.add_to(await read_states(redis, elsewhere, names))
+
+            searching = asyncio.create_task(queues.search())
+            try:
+                async with (
+                    elsewhere,
+                    Exporter(settings.metrics_port, settings.metrics_host, namespaces, read, self._problem),
+                ):
+                    yield
+            finally:
+                searching.cancel()
+                await asyncio.gather(searching, return_exceptions=True)
 
     async def run(self, context: Context[Settings]) -> None:
         """Sweep all namespaces in one loop, and take the ``done`` entries of each in a loop of its own."""

@@ -16,6 +16,7 @@ from penstock import tracking
 from penstock.base.keys import glob_escaped
 from penstock.base.listening import ALL
 from penstock.base.shape import Shape
+from penstock.core.acl import FOUND_COMMANDS, FOUND_KEYS, Rights
 
 
 def monitors_register(redis_namespace: str | None) -> str | None:
@@ -90,6 +91,13 @@ class Settings(ServiceSettings):
 
     def patterns(self) -> dict[str, tuple[str, ...]]:
         return {self.redis: tuple(f"{glob_escaped(name)}:*" for name in self.watch)}
+
+    def rights(self) -> dict[str, Rights]:
+        """Add what ``penstock.inspect.waiting`` reads; without it the monitor shows less."""
+        looks = (
+            Rights((), FOUND_COMMANDS, (), FOUND_KEYS, lengths=("*",)) if self.metrics_port else Rights((), frozenset())
+        )
+        return {url: found | looks if url == self.redis else found for url, found in super().rights().items()}
 
     def apart(self, directory: Path) -> dict[str, object]:
         return {"metrics_port": 0}

@@ -1,6 +1,6 @@
 """State of the watched namespaces, read with as many commands for a million messages in flight as for none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -10,19 +10,16 @@ from redis.asyncio.client import Pipeline
 from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
+from penstock.base.shape import parse_shape
 from penstock.core.atomic import AtomicRead
-from penstock.core.metrics import parse_metric
+from penstock.core.metrics import HASHES, parse_metric
 from penstock.core.script import translate_error
 from penstock.inspect import pending
 from penstock.inspect.hazards import DISK_STATES
 from penstock.inspect.link import LinkState, link_state
 from penstock.inspect.namespace import Instance, instances
+from penstock.inspect.waiting import Waiting
 
-METRICS: Final = (
-    *("taken", "missing", "delivered", "dropped", "registered", "untracked", "done", "done:late", "done:unknown"),
-    *("timeout", "overdue", "failed", "retry", "dead", "expired", "touched", "batches", "answers"),
-    *("error", "reload", "gateway", "broken", "rebalanced", "http", "outcomes"),
-)
 MAX_OLDEST_IDS: Final = 100
 """Maximum number of ids, the oldest first, that are searched for one that is in flight."""
 
@@ -52,7 +49,7 @@ class NamespaceState:
     lists: list[ListLength]
     instances: list[Instance]
     metrics: dict[str, dict[str, float]]
-    """The numeric fields of every hash of ``METRICS``."""
+    """The numeric fields of every hash of ``HASHES``."""
     link: LinkState | None
     """None if no vpush works in it."""
     memory: float = 0
@@ -61,11 +58,23 @@ class NamespaceState:
     """Whether the server is a replica, which takes no writes."""
     disk_failed: bool = False
     """Whether the server's last write to its disk has failed; then it refuses writes by default."""
+    registered: str = ""
+    """The service that works in it, or has; empty if none ever did."""
+    queues: Sequence[Waiting] = ()
+    """What waits for its service, and for programs."""
 
     @property
-    def has_gateway(self) -> bool:
-        """Return whether a gateway works in it, or has."""
-        return bool(self.metrics["gateway"]) or any(one.service == "gateway" for one in self.instances)
+    def has(self) -> dict[str, bool]:
+        """Return what it has, by ``Metric.of``."""
+        http = bool(self.metrics["http"])
+        return {
+            "all": True,
+            "tracked": self.tracked,
+            "gateway": bool(self.metrics["gateway"]) or self.registered == "gateway",
+            "http": http,
+            "hqueue": self.tracked and http,
+            "link": self.link is not None,
+        }
 
 
 async def read_states(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> list[NamespaceState]:
@@ -91,10 +100,11 @@ async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> Nam
         snapshot.zrange(encoded(keys.deadlines), 0, 0)
         snapshot.hgetall(encoded(keys.link))
         snapshot.hget(encoded(keys.lease), "expires")
-        for name in METRICS:
+        snapshot.get(encoded(keys.shape))
+        for name in HASHES:
             snapshot.hgetall(encoded(keys.metric(name)))
         time, policy, named, *counted = await _replies(snapshot)
-    in_flight, delayed, outcomes, tail, first_due, noted, expires, *metrics = counted
+    in_flight, delayed, outcomes, tail, first_due, noted, expires, shape, *metrics = counted
     lengths = await _lengths(redis, _roles(keys, policy or {}, named or {}))
     found, _ = await pending.read_pending(redis, [keys], lenient=True)
     lengths += [ListLength(one.name, "pending", one.messages) for one in found[keys.namespace].all if not one.problem]
@@ -109,9 +119,17 @@ async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> Nam
         oldest=await _oldest(redis, keys, tail or [], first_due or [], now),
         lists=lengths,
         instances=await instances(redis, service_redis, keys),
-        metrics={name: _numbers(fields) for name, fields in zip(METRICS, metrics, strict=True)},
+        metrics={name: _numbers(fields) for name, fields in zip(HASHES, metrics, strict=True)},
         link=link_state(noted or {}, (parse_metric(expires) or 0) / 1000 > now, _waiting(lengths), now),
+        registered=_registered(shape, policy or {}),
     )
+
+
+def _registered(shape: bytes | None, policy: dict[bytes, bytes]) -> str:
+    """Return the service that ``shape`` names, or that has written the ``policy``; empty if there are neither."""
+    if found := parse_shape(shape or b"", ""):
+        return found[0]
+    return decoded(policy.get(b"keeper", b"mdispatch")) if policy else ""
 
 
 def _roles(keys: Keys, policy: dict[bytes, bytes], named: dict[bytes, bytes]) -> dict[str, str]:

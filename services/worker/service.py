@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -77,15 +78,17 @@ class Work:
 
     async def run(self, context: Context[Settings]) -> None:
         """Do jobs until the run ends; what is in hand then is done, or goes to others."""
-        settings, jobs = context.settings, self._jobs
-        if jobs is None:
+        settings, connected = context.settings, self._jobs
+        if connected is None:
             raise PenstockError("worker runs within its lifespan")
         self._consumer = consumer = self._usable(settings.app)
         consumer.options.stop_timeout = min(consumer.options.stop_timeout, settings.stop_timeout * STOP_SHARE)
         keys = context.required_keys
+        jobs = {"prefix": settings.prefix, "group": consumer.group, "streams": sorted(consumer.options.handlers)}
         policy: dict[Any, Any] = {"keeper": "worker", "eventCapacity": settings.event_capacity}
+        policy["jobs"] = json.dumps(jobs)
         await context.redis.hset(keys.policy, mapping=policy)
-        running = asyncio.create_task(jobs.run(consumer, Ledger(keys, str(context.id), settings.event_capacity)))
+        running = asyncio.create_task(connected.run(consumer, Ledger(keys, str(context.id), settings.event_capacity)))
         await asyncio.sleep(0)  # until it has begun, so that it can be stopped
         note_ready()
         try:

@@ -218,7 +218,7 @@ async def test_a_namespace_may_have_any_name(redis: Redis, redis_url: str, names
 
 
 async def test_an_empty_server_has_no_namespaces(redis: Redis, redis_url: str) -> None:
-    assert (await penstock("status", "--json", redis=redis_url)).json == {"namespaces": []}
+    assert (await penstock("status", "--json", redis=redis_url)).json == {"namespaces": [], "queues": []}
     assert "no namespaces" in (await penstock("status", redis=redis_url)).text
 
 

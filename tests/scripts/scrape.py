@@ -3,9 +3,9 @@
 import asyncio
 import gzip
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPConnection
 from typing import Any
@@ -15,8 +15,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 from redis.asyncio import Redis
 
+from penstock.core.metrics import METRICS
+from penstock.inspect.waiting import Waiting
 from services.monitor.exporter import Exporter
-from services.monitor.state import read_states
+from services.monitor.state import NamespaceState, read_states
 from tests.support.harness import PATIENCE
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -65,11 +67,9 @@ class Scrape:
 async def exporting(
     redis: "Redis", *namespaces: str, service_redis: "Redis | None" = None, **more: Any
 ) -> AsyncIterator[Exporter]:
-    settings: dict[str, Any] = {"port": 0, "host": "127.0.0.1", "why_not_ready": lambda: None} | more
-    watched = namespaces or ("demo",)
-    async with Exporter(
-        namespaces=watched, read=partial(read_states, redis, service_redis or redis), **settings
-    ) as exporter:
+    settings: dict[str, Any] = {"port": 0, "host": "127.0.0.1", "why_not_ready": lambda: None}
+    settings |= {"read": partial(read_states, redis, service_redis or redis)} | more
+    async with Exporter(namespaces=namespaces or ("demo",), **settings) as exporter:
         yield exporter
 
 
@@ -131,8 +131,14 @@ async def series(redis: "Redis") -> dict[str, set[str]]:
     await redis.hset("demo:1", "waiting", "full: out")
     await redis.hset("demo:lists", "in", "in")
     await redis.hset("demo:link", mapping={"state": "up", "waiting": 0, "oldest": 0, "rtt": 0.1})
-    await redis.hset("demo:metrics:gateway", "connections", 1)
-    await redis.hset("demo:metrics:http", "requests", 1)
-    found = await scraped(redis)
+    for metric in METRICS:
+        if metric.hash:
+            await redis.hset(f"demo:metrics:{metric.hash}", mapping=dict.fromkeys(metric.fields.values(), 1))
+    row = Waiting("jobs", "resize", "thumbs", 20, 1, 5.0, 2, 0)
+
+    async def read(names: Sequence[str]) -> list[NamespaceState]:
+        return [replace(each, queues=[row]) for each in await read_states(redis, redis, names)]
+
+    found = await scraped(redis, read=read)
     samples = [sample for family in found.families.values() for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}

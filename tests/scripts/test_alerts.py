@@ -18,10 +18,15 @@ ALERTS: Final[dict[str, dict[str, Any]]] = {
     rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
 }
 NS: Final = 'namespace="demo"'
+QUEUE: Final = 'kind="jobs",queue="resize",group="thumbs"'
 FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockNotExported": {"up": "1x60"},
     "PenstockServerDown": {f"penstock_up{{{NS}}}": "0x60"},
     "PenstockNoInstance": {f'penstock_list_length{{{NS},list="in",role="in"}}': "3x60"},
+    "PenstockNoWorker": {
+        f"penstock_queue_waiting{{{NS},{QUEUE}}}": "20x60",
+        f"penstock_queue_workers{{{NS},{QUEUE}}}": "1x46 0x9",
+    },
     "PenstockInstanceLate": {f'penstock_instances_late{{{NS},service="mpush"}}': "0x46 1 1 0 0"},
     "PenstockServerFull": {f"penstock_memory_ratio{{{NS}}}": "0.97x60"},
     "PenstockServerReadOnly": {f"penstock_replica{{{NS}}}": "1x60"},
@@ -29,6 +34,9 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockWaiting": {f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "2x60"},
     "PenstockPilesUp": {f'penstock_list_length{{{NS},list="a",role="out"}}': "1100+10x60"},
     "PenstockOldMessage": {f"penstock_oldest_in_flight_seconds{{{NS}}}": "700x60"},
+    "PenstockQueueOld": {f"penstock_queue_oldest_seconds{{{NS},{QUEUE}}}": "601x60"},
+    "PenstockOutboxAway": {f'penstock_outbox{{{NS},what="away"}}': "1x60"},
+    "PenstockQueueDead": {f"penstock_queue_dead{{{NS},{QUEUE}}}": "_x45 1x14"},
     "PenstockDeadLetters": {f'penstock_dead_total{{{NS},reason="timeout"}}': "0+1x60"},
     "PenstockPoison": {f'penstock_dead_total{{{NS},reason="poison"}}': "0+1x60"},
     "PenstockMissing": {f"penstock_missing_total{{{NS}}}": "0+1x60"},
@@ -65,6 +73,11 @@ WELL: Final[dict[str, str]] = {
     f'penstock_instances_late{{{NS},service="mpush"}}': "0x60",
     f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "_x47 1x9",
     f"penstock_oldest_in_flight_seconds{{{NS}}}": "9x60",
+    f"penstock_queue_waiting{{{NS},{QUEUE}}}": "20x60",
+    f"penstock_queue_workers{{{NS},{QUEUE}}}": "1x60",
+    f"penstock_queue_oldest_seconds{{{NS},{QUEUE}}}": "9x60",
+    f"penstock_queue_dead{{{NS},{QUEUE}}}": "3x60",
+    f'penstock_outbox{{{NS},what="away"}}': "0x60",
     **{f'penstock_dead_total{{{NS},reason="{reason}"}}': "7x60" for reason in ("timeout", "poison")},
     **{
         f"penstock_{name}_total{{{NS}}}": "2x60"
@@ -103,7 +116,9 @@ def test_an_alert_fires_when_it_should_and_not_when_all_is_well(alert: str, tmp_
 
 
 @needs_promtool
-@pytest.mark.parametrize("alert", ["PenstockNoInstance", "PenstockLinkDown", "PenstockNoGateway", "PenstockNoHttp"])
+@pytest.mark.parametrize(
+    "alert", ["PenstockNoInstance", "PenstockNoWorker", "PenstockLinkDown", "PenstockNoGateway", "PenstockNoHttp"]
+)
 @pytest.mark.parametrize("refuses", ["replica", "disk_failed"])
 def test_an_alert_blames_no_instance_whose_server_refuses_writes(alert: str, refuses: str, tmp_path: Path) -> None:
     """A replica lets nobody renew a registration or a lease: what is wrong is the server, which has its own alert."""

@@ -7,45 +7,44 @@ import pytest
 from prometheus_client.core import Metric
 from redis.asyncio import Redis
 
-from penstock.core.metrics import observe
+from penstock.core.metrics import ENDED_REASONS, METRICS, REFUSED_REASONS, observe
 from tests.scripts.scrape import OPENMETRICS, exporting, policy, scrape, scraped
 
-COUNTERS = {
-    "taken": "taken",
-    "registered": "registered",
-    "delivered": "delivered",
-    "untracked": "untracked",
-    "done": "done",
-    "done_late": "done:late",
-    "done_unknown": "done:unknown",
-    "timeouts": "timeout",
-    "failed_attempts": "failed",
-    "retries": "retry",
-    "expired": "expired",
-    "touched": "touched",
-}
-"""Metric by series, with the documented names."""
+COUNTED = [metric for metric in METRICS if metric.hash and metric.kind != "histogram"]
+TRACKED = [metric for metric in COUNTED if metric.of == "tracked"]
 
 
-async def test_every_counter_has_the_count_of_its_metric(redis: Redis) -> None:
-    await policy(redis)
-    for place, metric in enumerate(COUNTERS.values()):
-        await redis.hset(f"demo:metrics:{metric}", mapping={"count": 1000 + place, "sum": 5, "max": 2, "out": 3})
-    found = await scraped(redis)
-    assert {name: found(f"{name}_total") for name in COUNTERS} == {
-        name: 1000 + place for place, name in enumerate(COUNTERS)
+async def test_every_counter_that_a_service_writes_is_exported(redis: Redis) -> None:
+    """Also in a namespace whose service is not known, with other fields beside it."""
+    numbers = {
+        (metric.hash, field): place for place, metric in enumerate(COUNTED, 1000) for field in metric.fields.values()
     }
+    for (name, field), number in numbers.items():
+        await redis.hset(f"demo:metrics:{name}", mapping={field: number, "sum": 5, "max": 2, "out": 3})
+    await redis.delete("demo:metrics:dead")
+    found = await scraped(redis)
+    for metric in COUNTED:
+        for label, field in metric.fields.items() if metric.hash != "dead" else ():
+            labels = {metric.labels[0]: label} if metric.labels else {}
+            number = numbers[metric.hash, field]
+            assert found(metric.written_as.removeprefix("penstock_"), **labels) == number, (metric.name, label)
+
+
+async def test_methods_and_refusals_of_http_are_exported_and_its_times_are_no_events(redis: Redis) -> None:
+    fields: dict[Any, Any] = {"requests": 3, "GET": 2, "other": 1, "refused:431": 4, "slowest": "0.5", "within:1": 3}
+    await redis.hset("demo:metrics:http", mapping=fields)
+    found = await scraped(redis)
+    assert [found("http_total", event=each) for each in ("GET", "other", "refused:431")] == [2, 1, 4]
+    assert {"slowest", "within:1"}.isdisjoint(found.labels("http_total", "event"))
 
 
 async def test_a_policy_makes_every_counter_begin_at_0_and_without_one_there_is_none(redis: Redis) -> None:
     """A rate includes the first message only if the series existed before it."""
-    assert (await scraped(redis)).names.isdisjoint(f"penstock_{name}_total" for name in COUNTERS)
+    assert (await scraped(redis)).names.isdisjoint(each.written_as for each in TRACKED if each.name != "dead")
     await policy(redis)
     found = await scraped(redis)
-    assert {found(f"{name}_total") for name in COUNTERS} == {0}
-    assert found.labels("dead_total", "reason") == {
-        *("timeout", "failed", "retryBudget", "queueTimeout", "poison", "badRequest", "badAnswer", "badDone"),
-    }
+    assert {each.written_as for each in TRACKED} <= found.names
+    assert found.labels("dead_total", "reason") == {*ENDED_REASONS, *REFUSED_REASONS, "badAnswer", "badDone"}
     assert found("dead_total", reason="poison") == 0
     assert found("response_seconds_count") == 0
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.base.shape import Place
 from penstock.composition.draw.sketch import redelivers
 from penstock.composition.model import Composition, Part
+from penstock.inspect.waiting import Waiting
 
 MAX_SAMPLES: Final = 600
 """How many samples are kept, which limits the age of a message that can be determined."""
@@ -56,6 +57,8 @@ class Sample:
     """By namespace."""
     instances: dict[str, InstanceCounts] = field(default_factory=dict)
     """By namespace, from the server of its registrations."""
+    queues: list[Waiting] = field(default_factory=list)
+    """Lists, streams and queues of programs that are used."""
     unreachable: dict[str, str] = field(default_factory=dict)
     """Reasons by server."""
 
