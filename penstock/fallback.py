@@ -25,6 +25,7 @@ from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.core.link import BACKOFF, OTHER_SERVER, passes
 from penstock.core.once import SMALLEST_LIMIT
 from penstock.core.patience import HURRY_SECONDS
+from penstock.core.tasks import begin
 
 if TYPE_CHECKING:
     from penstock.outbox import Outbox, Spool, Spools
@@ -73,7 +74,7 @@ class Way(ABC):
         self._news = asyncio.Event()
         self._is_away = False
         self._storing: asyncio.Task[None] | None = None
-        self._task = asyncio.create_task(self._run())
+        self._task = begin(self._run(), log)
         self._task.add_done_callback(self._ended)
         spool.changed = self._news.set
 
@@ -271,7 +272,7 @@ class Way(ABC):
         if is_fenced:  # the server has lost the ledger, or a copy of the outbox has sent: it refused what was sent now
             self._last, self._sent = None, 0
         if passes(error) or is_fenced:
-            self._storing = asyncio.create_task(self._store_queue(str(error)))
+            self._storing = begin(self._store_queue(str(error)), self._log)
             await asyncio.shield(self._storing)
             return
         self._sent = 0

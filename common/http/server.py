@@ -18,6 +18,7 @@ from common.http.proxies import Proxies
 from common.open_files import room_for
 from penstock.base.errors import PenstockError
 from penstock.base.listening import bound
+from penstock.core.tasks import begin
 
 START_SECONDS: Final = 3.0
 """Seconds that first connections wait until requests are accepted; then they get 503."""
@@ -76,7 +77,7 @@ class HttpServer:
         self._config.load()
         loop = asyncio.get_running_loop()
         make, admission = self._make, self.admission
-        self._watch = loop.create_task(admission.watch())
+        self._watch = begin(admission.watch())
         self._server = await loop.create_server(
             lambda: make(self._config, self._state, admission), sock=listening.dup(), backlog=BACKLOG
         )

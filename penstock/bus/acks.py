@@ -42,7 +42,7 @@ class Acks:
         else:
             self._waiting.append((consumption or self.last_reliable, id, future))
             if self.task is None:
-                self.task = asyncio.ensure_future(self._run())
+                self.task = queue.bus.spawn(self._run())
         return future
 
     async def _run(self) -> None:

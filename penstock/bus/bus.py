@@ -3,8 +3,9 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
@@ -32,6 +33,7 @@ from penstock.core.durability import DURABILITY, Level
 from penstock.core.instance import Instance, check_url
 from penstock.core.link import passes
 from penstock.core.patience import Patience
+from penstock.core.tasks import Tasks
 from penstock.core.writer import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class Bus(Federating):
         self._outbox = None if outbox is None else BusOutbox(outbox, self.instances, self._homes)
         self._alive = KeepAlive(self.instances, self.spawn)
         self._leaving = Leaving(self.instances)
-        self._tasks = set[asyncio.Task[Any]]()
+        self._tasks = Tasks(_log, partial(self.emit, "error"))
         self._connecting: asyncio.Future[None]
         self._leaves = self._is_online = False
 
@@ -214,7 +216,8 @@ class Bus(Federating):
             instance.subscriber.add(CLOSED, self._note_closed)
             instance.subscriber.add(MOVED, self._note_moved)
             instance.start()
-        self._tasks = {asyncio.create_task(self._alive.run()), asyncio.create_task(self._alive.renew())}
+        self.spawn(self._alive.run())
+        self.spawn(self._alive.renew())
         if not self.instances:
             self._is_online = True
             self._connecting.set_result(None)
@@ -233,11 +236,7 @@ class Bus(Federating):
         if not self.instances and self._is_online:
             self._is_online = False
             self.emit("offline")
-        tasks = self._tasks - {asyncio.current_task()}  # a handler that disconnects goes on
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._tasks.cancel()
         for instance in self.instances:
             instance.subscriber.remove(CLOSED, self._note_closed)
             instance.subscriber.remove(MOVED, self._note_moved)
@@ -286,12 +285,9 @@ class Bus(Federating):
         """Note that ``each`` has ended by itself."""
         self._leaving.remove(each)
 
-    def spawn(self, work: Awaitable[T]) -> "asyncio.Task[T]":
-        """Run ``work``, a coroutine, until it ends or the bus is disconnected."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Run ``work`` until it ends or the bus is disconnected. Emit ``error`` if it ends by a bug."""
+        return self._tasks.begin(work)
 
     def _changed(self, instance: Instance, error: Exception | None) -> None:
         up = [each for each in self.instances if each.is_up]

@@ -18,6 +18,7 @@ from penstock.bus.handing import Handing
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode
 from penstock.bus.taking import LEASE_SECONDS
+from penstock.core.tasks import begin
 
 if TYPE_CHECKING:
     from penstock.bus.queue import Queue
@@ -100,7 +101,7 @@ class Consumption(Handing):
         self.stopping = True
         self.wake()
         if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end())
+            self._ending = begin(self._end(), _log)
         await asyncio.shield(self._ending)
 
     def wake(self) -> None:

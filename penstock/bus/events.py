@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from penstock.base.errors import WrongCall
 from penstock.base.log import Log
+from penstock.core.tasks import Tasks
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 _log: Final = Log("penstock.bus")
@@ -26,7 +27,7 @@ class Emitter:
 
     def __init__(self) -> None:
         self._handlers: dict[str, list[tuple[Callable[..., Any], bool]]] = {}
-        self._handling: set[asyncio.Task[None]] = set()
+        self._handling = Tasks(_log)
 
     def on(self, event: str, handler: Handler) -> Handler:
         """Call ``handler`` whenever ``event`` happens, and return it. Raise ``WrongCall`` if there is no such event."""
@@ -47,9 +48,7 @@ class Emitter:
         """Call the handlers of ``event``; those that are coroutine functions run on their own."""
         for handler in self._due(event):
             if (waits := self._call(event, handler, values)) is not None:
-                task = asyncio.ensure_future(waits)
-                self._handling.add(task)
-                task.add_done_callback(self._handling.discard)
+                self._handling.begin(waits)
 
     async def deliver(self, event: str, *values: Any) -> None:
         """Call the handlers of ``event`` one after the other, and wait for those that are coroutine functions."""

@@ -139,7 +139,7 @@ class Filler:
         """Store the messages of a call that was sent at ``begun``; start ``_take`` if it failed."""
         ended = self.work.note_reply()
         if sent.error or sent.value()[0] < 0:
-            self.work.go_on(asyncio.ensure_future(self._take(most, waker, sent)))
+            self.work.go_on(self._consumption.queue.bus.spawn(self._take(most, waker, sent)))
         else:
             self._consumption.note_lease(begun)
             self._took(sent.value(), waker)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 from redis.exceptions import RedisError
@@ -26,7 +26,7 @@ _log: Final = Log("penstock.bus")
 class KeepAlive:
     """The queues of a bus that are attached to; ``spawn`` runs a coroutine until the bus is disconnected."""
 
-    def __init__(self, instances: Sequence[Instance], spawn: Callable[[Awaitable[None]], object]) -> None:
+    def __init__(self, instances: Sequence[Instance], spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self.queues = dict[Attached, float]()
         """By when (monotonic) each is due."""
         self._named = defaultdict[str, dict[Attached, None]](dict)

@@ -14,6 +14,7 @@ from penstock.bus.events import is_cancelled
 from penstock.bus.message import Message
 from penstock.bus.request import Request
 from penstock.bus.role import Role
+from penstock.core.tasks import Tasks
 
 if TYPE_CHECKING:
     from penstock.bus.service import Service
@@ -47,7 +48,7 @@ class Provider(Role):
         if concurrency < 1 or (longest is not None and not longest > 0):
             raise WrongCall(f"concurrency={concurrency}, longest={longest}: expected at least 1, and more than 0 s")
         self._handler, self._left, self._concurrency, self._longest = handler, left, concurrency, longest
-        self._handling = set[asyncio.Task[None]]()
+        self._handling = Tasks(_log)
         self._runs: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(concurrency)
         self._holding = set[Request]()
@@ -115,9 +116,7 @@ class Provider(Role):
     def _begin(self, request: Request) -> None:
         """Handle ``request``, which gets the slot that was acquired."""
         self._holding.add(request)
-        task = asyncio.ensure_future(self._handle(request))
-        self._handling.add(task)
-        task.add_done_callback(self._handling.discard)
+        task = self._handling.begin(self._handle(request))
         task.add_done_callback(lambda _: self._free(request))
 
     def _free(self, request: Request) -> None:

@@ -95,7 +95,7 @@ class Pushes:
         self._waiting.append(push)
         if self.task is None:
             self._queue.bus.ends_with(self._queue)
-            self.task = asyncio.ensure_future(self._run())
+            self.task = self._queue.bus.spawn(self._run())
 
     def _too_many(self) -> Unavailable:
         waiting, queue = len(self._waiting), self._queue
@@ -110,12 +110,12 @@ class Pushes:
 
         def sent(reply: Reply) -> None:
             if reply.error or not reply.value()[1]:
-                self.task = asyncio.ensure_future(self._run(push, reply))
+                self.task = self._queue.bus.spawn(self._run(push, reply))
             else:
                 queue.pushed += 1
                 if not push.future.done():
                     push.future.set_result(reply.value()[0])
-                self.task = asyncio.ensure_future(self._run()) if self._waiting else None
+                self.task = self._queue.bus.spawn(self._run()) if self._waiting else None
                 if self.task is None:
                     queue.emit("drain")
             if not sending.done():

@@ -74,6 +74,8 @@ async def _pull(key: bytes, follow: bool, limit: int | None, end: bytes, url: st
                 await flow.run(follow, limit)
             finally:
                 watch.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watch
     if flow.found_nothing and sys.stderr.isatty():
         complain(f"{shown(key)} is empty or does not exist: nothing to take (--follow waits)", 0)
     if flow.back:

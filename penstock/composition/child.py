@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock.composition.watchdog import HELD, Watchdog
+from penstock.core.tasks import begin
 
 STOP_SECONDS: Final = 40.0
 """Time between SIGTERM and SIGKILL: more than a service's ``stopTimeout``."""
@@ -39,7 +40,7 @@ class Child:
         async with self._starting:
             self._wanted = True
             if self.pid is None:
-                self._end = asyncio.create_task(self._watch(await self._begin()))
+                self._end = begin(self._watch(await self._begin()))
                 self.starts += 1
 
     async def _begin(self) -> Coroutine[Any, Any, int]:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from penstock.base.errors import PenstockError, Problem, SettingsError
 from penstock.base.launch import search_path
 from penstock.composition.child import STOP_SECONDS, Child
+from penstock.core.tasks import begin
 
 T = TypeVar("T")
 PROCESS: Final = re.compile(r"([A-Za-z0-9_-]+):\s*(.+)")
@@ -139,7 +140,7 @@ class ProcessGroup:
             self._note_end(name, 126)
         else:
             self._pids[name] = child.pid or 0
-            self._ends[name] = asyncio.create_task(self._until_end(child))
+            self._ends[name] = begin(self._until_end(child))
 
     async def _until_end(self, child: Child) -> None:
         self._note_end(child.name, await child.wait())

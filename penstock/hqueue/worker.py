@@ -13,6 +13,7 @@ from penstock.base.errors import PenstockError, Unavailable, WrongCall
 from penstock.base.log import Log
 from penstock.core.link import BACKOFF
 from penstock.core.pace import Pace
+from penstock.core.tasks import begin
 from penstock.hqueue.acks import Acks
 from penstock.hqueue.answers import Fetched
 from penstock.hqueue.errors import LOST, LeaseLost
@@ -84,7 +85,9 @@ class Worker(Generic[T]):
         """Acknowledge what was handled, and return the next tasks; none once all workers shall stop."""
         if self._beating is None:
             self._queues.enter(self)
-            self._beating = asyncio.create_task(self._beat())
+            self._beating = begin(self._beat(), _log)
+        elif self._beating.done():
+            self._beating.result()  # by a bug: the leases are not kept any more
         await self.settle()
         empty = 0
         while not self._queues.stopping:

@@ -24,6 +24,7 @@ from penstock.base.encoding import decoded, decoded_fields, encoded, parse_numbe
 from penstock.base.keys import Keys
 from penstock.base.shape import parse_shape
 from penstock.bus.keys import QUEUES
+from penstock.core.tasks import begin
 from penstock.inspect.jobs import StreamState, read_streams, stream_of
 from penstock.inspect.queues import queue_of, read_queues
 from penstock.jobs.keys import PREFIX, JobKeys
@@ -95,7 +96,7 @@ class Node:
         reply = asyncio.get_running_loop().create_future()
         self._queued.append((words, reply))
         if len(self._queued) == 1:
-            self._sending = asyncio.create_task(self._send())
+            self._sending = begin(self._send())
         return await reply
 
     ask = command

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
+from penstock.core.tasks import Tasks
 from penstock.jobs.errors import FinishTimeout, Rejected
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Completions:
         self._waiting = dict[tuple[str, str], ref[Waiting]]()
         """Those that somebody has, by stream and job."""
         self._confirmed = dict[str, asyncio.Future[None]]()
-        self._tasks = set[asyncio.Task[Any]]()
+        self._tasks = Tasks(_log)
 
     async def expect(
         self, stream: str, job: str, *, since: float | None = None, on: "Instance | None" = None
@@ -193,9 +194,7 @@ class Completions:
         waiting = [each for (name, _), found in [*self._waiting.items()] if name == stream and (each := found())]
         if waiting:  # messages may have been missed
             first = min(waiting, key=lambda each: each.since)
-            task: asyncio.Task[Any] = asyncio.create_task(self._catch_up(stream, _position(first.since)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._catch_up(stream, _position(first.since)))
 
     async def _catch_up(self, stream: str, after: str) -> str:
         try:

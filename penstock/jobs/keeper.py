@@ -15,6 +15,7 @@ from penstock.base.payload import as_json
 from penstock.core.connection import MAX_SILENCE
 from penstock.core.link import Link, Outage
 from penstock.core.script import Script
+from penstock.core.tasks import begin
 from penstock.core.wire import Pattern, Subscriber
 from penstock.jobs.completions import Completion, parse
 from penstock.jobs.errors import MAX_MESSAGE
@@ -101,7 +102,7 @@ class Keeper:
             if completion and completion.stream in self._streams:
                 self._waiting.append((completion.stream, completion.job, _bounded(message, completion)))
                 if self._keeping is None or self._keeping.done():
-                    self._keeping = asyncio.create_task(self._keep())
+                    self._keeping = begin(self._keep(), _log)
 
     async def _keep(self) -> None:
         while self._waiting:

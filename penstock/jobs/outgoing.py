@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.script import Script
+from penstock.core.tasks import Tasks
 from penstock.core.wire import Reply
 from penstock.jobs.keys import JobKeys
 
@@ -43,7 +44,7 @@ class Outgoing:
         """Of calls without and with jobs that wait for their time."""
         self._calls = [_send.fixed(**each) for each in self._named]
         self._loop = asyncio.get_running_loop()
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = Tasks()
         self._under_way = 0
         """Calls without a reply yet."""
         self._batch = _Batch()
@@ -78,9 +79,7 @@ class Outgoing:
 
     def _replied(self, batch: _Batch, reply: Reply | None) -> None:
         if reply is None or reply.error:
-            task = self._loop.create_task(self._again(batch, reply))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._again(batch, reply))
             return
         self._done(batch, reply.value())
 

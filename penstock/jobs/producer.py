@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.encoding import encoded
 from penstock.base.errors import WrongCall
+from penstock.core.tasks import begin
 from penstock.core.wire import Pattern
 from penstock.jobs.completions import Completion, Completions, Waiting, listener
 from penstock.jobs.job import WEEK, Job
@@ -177,7 +178,7 @@ class Producer:
         Completions of the last day are looked at, or those from ``since`` on (s since the epoch).
         """
         waiting = await self._completions.expect(stream, job, since=time.time() - 86_400 if since is None else since)
-        following = asyncio.create_task(self._completions.follow(waiting))
+        following = begin(self._completions.follow(waiting))
         try:
             return await waiting.groups(groups, timeout, reject=reject)
         finally:

@@ -18,6 +18,7 @@ from penstock.core.connection import MAX_SILENCE
 from penstock.core.instance import Instance
 from penstock.core.link import BACKOFF, passes
 from penstock.core.script import Script
+from penstock.core.tasks import Tasks
 from penstock.core.wire import Wire
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.permits import Permit, Permits
@@ -74,13 +75,8 @@ class Reader:
         """Streams whose keys have another type, by when (monotonic) they are looked at again."""
         self._news = asyncio.Event()
         self._failures = 0
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = Tasks(_log)
         self._listeners = [(encoded(self._keys.control(name)), partial(self._heard, name)) for name in streams]
-
-    def _in_task(self, coroutine: Any) -> None:
-        task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Reading
 
@@ -326,7 +322,7 @@ class Reader:
         """End a read that waits, since something has changed."""
         self._news.set()
         if self._wire.is_open and self._wire.id is not None:
-            self._in_task(self._unblock(self._wire.id))
+            self._tasks.begin(self._unblock(self._wire.id))
 
     async def _unblock(self, id: int) -> None:
         try:
@@ -360,7 +356,7 @@ class Reader:
                 self.tender.within(float(word))
                 self._news.set()
         elif verb == "cancel":
-            self._in_task(self._forget(stream, encoded(word)))
+            self._tasks.begin(self._forget(stream, encoded(word)))
             self._worker.cancel(self, encoded(word), stream)
         elif verb == "pause" and stream not in self.paused:
             self.paused.add(stream)
@@ -424,7 +420,7 @@ class Reader:
         if self.permits and permit:
             self._released.append(permit)
             if len(self._released) == 1:
-                self._in_task(self._give_back())
+                self._tasks.begin(self._give_back())
 
     async def _give_back(self) -> None:
         permits, self._released = self._released, []
@@ -445,8 +441,7 @@ class Reader:
                     words = {"group": self._group, "consumer": self._consumer.id}
                     await self.node.run(_leave, stream=self._keys.stream(name), **words)
         await self.settler.close()
-        for task in self._tasks:
-            task.cancel()
+        await self._tasks.cancel()
         await self._wire.close()
 
 

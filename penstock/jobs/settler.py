@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -19,6 +19,7 @@ from penstock.base.payload import as_json
 from penstock.core.connection import MAX_SILENCE
 from penstock.core.link import LostReply
 from penstock.core.script import Fixed, Script
+from penstock.core.tasks import Tasks
 from penstock.core.wire import Reply
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.job import WEEK
@@ -113,7 +114,7 @@ class Settler:
         """Those whose outcomes wait for the end of this turn of the loop."""
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks, self._forwards = Tasks(_log), Tasks(_log)
         self._buried = set[Attempt]()
         """What is settled once the values of its job were read."""
         self._forwarding = dict[str, asyncio.Task[None]]()
@@ -164,12 +165,7 @@ class Settler:
         """Settle an attempt as the last one, with the values of its job."""
         attempt._is_settled = True
         self._buried.add(attempt)
-        self._in_task(self._bury(attempt, error))
-
-    def _in_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.begin(self._bury(attempt, error))
 
     @property
     def is_held_up(self) -> bool:
@@ -220,7 +216,7 @@ class Settler:
 
     def _replied(self, stream: str, outcomes: "Outcomes", reply: Reply | None) -> None:
         if reply is None or reply.error:
-            self._in_task(
+            self._tasks.begin(
                 self._again(stream, outcomes, was_lost=reply is not None and isinstance(reply.error, LostReply))
             )
         else:
@@ -288,7 +284,7 @@ class Settler:
         if self._jobs.node(stream) is not self._node:
             self._to_forward.add(stream)
             if stream not in self._forwarding:
-                self._forwarding[stream] = asyncio.create_task(self._forward(stream))
+                self._forwarding[stream] = self._forwards.begin(self._forward(stream))
 
     async def _forward(self, stream: str) -> None:
         try:
@@ -320,10 +316,8 @@ class Settler:
 
     async def close(self) -> None:
         """Settle nothing more."""
-        tasks = [*self._tasks, *self._forwarding.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
+        await self._forwards.cancel()
 
 
 async def forward_completions(jobs: "Jobs", node: "Instance", stream: str, group: str) -> None:

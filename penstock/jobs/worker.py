@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError, Unavailable, Unreadable, WrongCall
 from penstock.base.log import Log
+from penstock.core.tasks import Tasks
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.deadlines import Deadlines
@@ -47,7 +48,7 @@ class Worker:
         self.in_hand = dict[Attempt, "Reader"]()
         """What runs; of one job maybe two attempts, if the first was lost and has not ended."""
         self._backlog: deque[tuple[Reader, Attempt]] = deque()
-        self._batches = set[asyncio.Task[None]]()
+        self._running, self._batches = Tasks(_log), Tasks(_log)
         self._loop = asyncio.get_running_loop()
         self._deadlines = {
             name: Deadlines(handler.deadline)
@@ -182,7 +183,7 @@ class Worker:
         self._busy += 1
         attempt._free = self._freed
         self.in_hand[attempt] = reader
-        attempt._task = self._loop.create_task(self._work(reader, attempt))
+        attempt._task = self._running.begin(self._work(reader, attempt))
 
     def _look(self) -> None:
         """Hand back what waits for longer than it should: another consumer may have room."""
@@ -202,9 +203,7 @@ class Worker:
         attempts[0]._free = self._freed
         for attempt in attempts:
             self.in_hand[attempt] = reader
-        task = self._loop.create_task(self._work_batch(reader, attempts))
-        self._batches.add(task)
-        task.add_done_callback(self._batches.discard)
+        self._batches.begin(self._work_batch(reader, attempts))
 
     async def _work_batch(self, reader: "Reader", attempts: list[Attempt]) -> None:
         handler = self.options.handlers[attempts[0].stream]

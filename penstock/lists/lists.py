@@ -23,6 +23,7 @@ from penstock.core.once import SMALLEST_LIMIT, too_large
 from penstock.core.patience import HURRY_SECONDS, Patience
 from penstock.core.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.core.script import translate_error
+from penstock.core.tasks import Tasks
 from penstock.lists.consumer import Consumer
 from penstock.lists.holding import NAME, OWN, Burial
 from penstock.lists.message import Message
@@ -68,7 +69,7 @@ class Lists:
             raise WrongCall(f"lease={lease}: expected seconds from 1 to 86400")
         self.url, self.lease, self.patiently = url, lease, Patience(patience, _log)
         self.redis = connect(url, name=NAME)
-        self.stopping = False
+        self.stopping = self._is_entered = False
         self.consumers = set[Consumer]()
         """Those that take messages now."""
         self._unsettled = list[tuple[bytes, Exception]]()
@@ -77,7 +78,7 @@ class Lists:
         self._producer, self._sending = RawConnection(connect(url, name=NAME), returns=ANSWERS), Turn()
         self._line = list[_Push]()
         """Pushes that are not sent yet."""
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = Tasks(_log, lambda error: self._unsettled.append((b"", error)))
         self._outbox, self._own = outbox, AsyncExitStack()
         self._fallback: ListFallback | None = None
 
@@ -102,7 +103,7 @@ class Lists:
 
     def check_entered(self) -> None:
         """Raise ``WrongCall`` outside ``async with``: leases would not be renewed."""
-        if not self._tasks:
+        if not self._is_entered:
             raise WrongCall("expected `async with Lists(...) as lists:` around this call")
 
     def keep_unsettled(self, source: bytes, error: Exception) -> None:
@@ -127,7 +128,8 @@ class Lists:
 
             self._fallback = ListFallback(self.url, await opened(self._outbox, self._own), NAME, self.redis)
         self._signals.enter(asyncio.get_running_loop())
-        self._tasks.add(asyncio.create_task(self._renew()))
+        self._is_entered = True
+        self._tasks.begin(self._renew())
         return self
 
     async def __aexit__(
@@ -143,10 +145,8 @@ class Lists:
         self.raise_unsettled()
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        self._is_entered = False
+        await self._tasks.cancel()
         if self._fallback:
             await self._fallback.close()
             self._fallback = None
@@ -159,7 +159,7 @@ class Lists:
         """End every loop over messages: after the message in hand, or at once if it waits for one."""
         if not self.stopping:
             self.stopping = self.patiently.hurries = True
-            self._tasks.add(asyncio.create_task(self._unblock()))
+            self._tasks.begin(self._unblock())
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
         """Push ``messages`` with one LPUSH, the last of them newest."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final, cast
 
 from penstock.base.listening import bound
+from penstock.core.tasks import begin
 from penstock.outbox import forks
 from penstock.outbox.frames import Kind, frame
 from penstock.outbox.handshake import Refused, WireError
@@ -66,7 +67,7 @@ class Listener:
         elif chosen == "0":
             port = self._sockets[0].getsockname()[1]
             self.identity = replace(self.identity, address=f"{advertised}:{port}")
-        self._accepting = [asyncio.create_task(self._accept(each)) for each in self._sockets]
+        self._accepting = [begin(self._accept(each)) for each in self._sockets]
 
     def close_sockets(self) -> None:
         for each in self._sockets:

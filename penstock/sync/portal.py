@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.base.errors import WrongCall
+from penstock.core.tasks import begin
 
 LOOK_SECONDS: Final = 1.0
 """Seconds after which a call that waits looks whether the thread still works."""
@@ -63,7 +64,7 @@ class Portal:
     def finish(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run ``call`` for a generator that ends, perhaps in the garbage collector of any thread or after ``close``."""
         if threading.current_thread() is self._thread:
-            self._last.add(self.loop.create_task(call()))
+            self._last.add(begin(call()))
         elif self._works:
             with suppress(_Ended):
                 self(call())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from penstock.core.tasks import begin
 from services.gateway.window import Window
 
 
@@ -27,7 +28,7 @@ class Confirmations:
         if self._windows and self._confirming is None:
             marks = [(window, window.sent) for window in self._windows]
             self._windows.clear()
-            self._confirming = asyncio.create_task(self._confirm(marks))
+            self._confirming = begin(self._confirm(marks))
 
     def end(self) -> None:
         """Wait for no pong any more."""

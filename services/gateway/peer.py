@@ -12,6 +12,7 @@ from penstock.bus.federation.frames import CLOSE, DATA, ID_BYTES, READY, Lines, 
 from penstock.bus.federation.liveness import keep_alive
 from penstock.bus.federation.socket import MAX_FRAME
 from penstock.bus.federation.writer import Writer
+from penstock.core.tasks import Tasks
 from services.gateway.confirmations import Confirmations
 from services.gateway.creation import created
 from services.gateway.served import Served
@@ -35,7 +36,7 @@ class Peer:
         self._lines: dict[bytes, Lines] = {}
         self._early: dict[bytes, list[bytes]] = {}
         """Frames that came while an object was being created."""
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = Tasks()
         self._writer = Writer(self._written, lambda: self._confirmations.ping(), MAX_FRAME)
         self._calls = self._call_bytes = 0
         self._room = asyncio.Event()
@@ -189,9 +190,7 @@ class Peer:
         asyncio.get_running_loop().call_later(REFUSED_SECONDS, close)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.begin(work)
 
     def _written(self) -> None:
         if not self._is_full:

@@ -9,6 +9,7 @@ from penstock.base.payload import as_payload
 from penstock.bus import Queue
 from penstock.bus.federation.frames import Call
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
+from penstock.core.tasks import begin
 
 if TYPE_CHECKING:
     from services.gateway.served import Served
@@ -71,7 +72,7 @@ class Pushes:
         if attached:
             self._served.peer.begins(len(bodies), found.size)
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = begin(self._run())
 
     async def _run(self) -> None:
         try:

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from penstock.base.errors import PenstockError, Unauthorized, WrongCall
 from penstock.bus.events import Emitter
 from penstock.bus.federation.frames import Call, event_line, parsed_call
+from penstock.core.tasks import begin
 
 if TYPE_CHECKING:
     from services.gateway.peer import Peer
@@ -61,7 +62,7 @@ class Served:
                 self._calls.append(call)
                 self.peer.begins(1, 0)
         if self._calls and self._worker is None:
-            self._worker = asyncio.create_task(self._work())
+            self._worker = begin(self._work(), _log)
 
     async def close(self) -> None:
         """End: nothing is sent any more, calls that wait are dropped, and the object is left."""

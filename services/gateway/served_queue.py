@@ -8,6 +8,7 @@ from penstock.base.errors import WrongCall
 from penstock.bus import Consumption, Message
 from penstock.bus.federation.frames import Call, dumped
 from penstock.bus.mode import from_busmq
+from penstock.core.tasks import begin
 from services.gateway.pushes import Pushes
 from services.gateway.served import ANSWERED, options_of
 from services.gateway.served_consumer import ATTACHING, CONSUMING, ServedConsumer, id_of
@@ -119,7 +120,7 @@ class ServedQueue(ServedConsumer):
         options["prefetch_bytes"] = max(1, min(options.get("prefetch_bytes", limits.window_bytes), limits.window_bytes))
         await self._end_consumption()
         self._consumption = self._queue.consume(**options)
-        self._delivering = asyncio.create_task(self._deliver(self._consumption, call))
+        self._delivering = begin(self._deliver(self._consumption, call))
         return ANSWERED
 
     async def _stop(self, call: Call) -> None:

@@ -16,6 +16,7 @@ from penstock.core.batches import batches
 from penstock.core.link import LostReply
 from penstock.core.raw_connection import Command, Packed, pack, push_parts
 from penstock.core.script import Script
+from penstock.core.tasks import begin
 from penstock.core.wire import Reply
 from services.himporter.answer_reader import AnswerReader
 from services.himporter.clock import Clock
@@ -97,7 +98,7 @@ class Bridge:
             return
         self.reply_to = self._keys.response(id)
         reader = AnswerReader(self._url, self.reply_to, self._answered)
-        self._readers[id] = reader, asyncio.create_task(reader.run())
+        self._readers[id] = reader, begin(reader.run())
         if former:
             self._loop.call_later(self._timeout, self._retire, former)
 

@@ -13,6 +13,7 @@ from penstock.core.durability import Level
 from penstock.core.link import Outage, again
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.script import Script
+from penstock.core.tasks import begin
 from penstock.core.wire import Reply
 
 MOST: Final = 100
@@ -38,7 +39,7 @@ class Durable:
 
     def start(self) -> None:
         """Begin to call."""
-        self._running = asyncio.create_task(self._run())
+        self._running = begin(self._run(), _log)
 
     async def close(self) -> None:
         """End; calls without a reply get none."""

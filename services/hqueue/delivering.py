@@ -12,6 +12,7 @@ import structlog
 from penstock.base.errors import Forgotten, Unopenable, WrongType
 from penstock.core.backoff import Backoff
 from penstock.core.link import is_full, passes
+from penstock.core.tasks import begin
 from services.hqueue.outcome import Contents, contents_of, status_of
 from services.hqueue.served import Served
 from services.hqueue.steps import from_steps
@@ -44,7 +45,7 @@ class Delivering:
         self._runner: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._runner = asyncio.create_task(self._run())
+        self._runner = begin(self._run(), _log)
 
     def hear(self) -> None:
         self._news.set()

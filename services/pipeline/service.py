@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError as Disconnected
 
 from common.context import Context
 from penstock.base.errors import PenstockError, QueryFailed
+from penstock.core.tasks import begin
 from penstock.spark.archive import EVENTS, MINUTES, Mounted, mounted
 from penstock.spark.options import connect
 from penstock.spark.reasons import SLOW_PYTHON, reason, reason_of_error, stop
@@ -74,7 +75,7 @@ class Pipeline:
             await _run(context, self._spark, place, events)
 
     def _plan(self, settings: Settings) -> None:
-        self._events = asyncio.create_task(asyncio.to_thread(_events, self._spark, settings))
+        self._events = begin(asyncio.to_thread(_events, self._spark, settings))
 
     async def _warm(self) -> None:
         """Let Python's workers, which the first micro-batch needs, start while the lease is waited for."""

@@ -21,7 +21,7 @@ class Acks:
         """Acknowledge all messages up to ``id_``; ``future`` is done once the other end has it."""
         self._waiting.append((id_, future))
         if self._sender is None:
-            self._sender = asyncio.ensure_future(self._send())
+            self._sender = self._queue.bus.spawn(self._send())
 
     async def settle(self) -> None:
         """Wait until all is acknowledged, or has failed."""

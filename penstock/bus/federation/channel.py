@@ -93,7 +93,7 @@ class FederatedChannel(Remote):
         if self._opened is None:
             raise WrongCall(f"channel {self.name}: expected `connect` or `listen` before `ack`")
         check_id(id)
-        return asyncio.ensure_future(self._ack(id))
+        return self._bus.spawn(self._ack(id))
 
     async def disconnect(self) -> None:
         """As ``Channel.disconnect``."""

@@ -44,7 +44,7 @@ class Pushes:
             return future
         self._outgoing.append((body, future))
         if self._sender is None:
-            self._sender = asyncio.ensure_future(self._send())
+            self._sender = queue.bus.spawn(self._send())
         return future
 
     async def push_many(self, messages: Iterable[Any] | AsyncIterable[Any], *, json: bool) -> list[int]:

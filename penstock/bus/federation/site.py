@@ -1,12 +1,12 @@
 """Another site: the websockets that objects of its bus share."""
 
-import asyncio
 import ssl
 from typing import Any, Final, Required, TypedDict
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from penstock.base.errors import Unauthorized, WrongCall
 from penstock.bus.federation.socket import MAX_FRAME, OPEN_SECONDS, Socket
+from penstock.core.tasks import Tasks
 
 _SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -59,7 +59,7 @@ class Site:
             self.options["ssl"] = tls or ssl.create_default_context()
         self.refused: Unauthorized | None = None
         self._links = [Socket(self) for _ in range(sockets)]
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = Tasks()
 
     def check_same(self, options: SiteOptions) -> None:
         """Raise ``WrongCall`` for an option that differs: the websockets are open already."""
@@ -69,13 +69,12 @@ class Site:
 
     def start(self) -> None:
         """Open the websockets."""
-        self._tasks = {asyncio.create_task(link.keep()) for link in self._links}
+        for link in self._links:
+            self._tasks.begin(link.keep())
 
     async def close(self) -> None:
         """Close the websockets."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     @property
     def link(self) -> Socket:

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from penstock.base.errors import Occupied, PenstockError
 from penstock.bus.scripts import RELEASE, RENEW
 from penstock.core.instance import Instance
+from penstock.core.tasks import begin
 
 MOVER: Final = b"bus:mover"
 """The key on each server that names the run."""
@@ -42,7 +43,7 @@ class Lease:
         except BaseException:
             await self._release()
             raise
-        self._renewing = asyncio.create_task(self._renew())
+        self._renewing = begin(self._renew())
         return self
 
     async def __aexit__(
