@@ -1,5 +1,9 @@
-"""An object here and at another site: the same calls give the same, right and wrong ones, and with a lost answer."""
+"""An object here, at another site, and without async: the same calls give the same, right and wrong ones.
 
+So do those whose answer is lost.
+"""
+
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, Final
@@ -11,6 +15,7 @@ from structlog.testing import capture_logs
 from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall
 from penstock.bus import Bus
 from penstock.bus.federation.frames import AGAIN, METHODS
+from penstock.sync import Bus as BlockingBus
 from services.gateway.access import Access
 from services.gateway.listener import Listener
 from services.gateway.served import Served
@@ -92,7 +97,7 @@ CALLS: Final[dict[Kind, dict[str, Call]]] = {
 }
 
 
-def made(kind: Kind, bus: Bus) -> Any:
+def made(kind: Kind, bus: Bus | BlockingBus) -> Any:
     name = "zoo"
     if kind == "persistable":
         return bus.persistable(name, SimpleNamespace(tea=1.5), ["tea"])
@@ -103,9 +108,24 @@ async def outcome(call: Call, thing: Any) -> str:
     """Return what a call gives, or the class of the error."""
     try:
         found = call(thing)
-        return repr(await found if isinstance(found, Awaitable) else type(found).__name__ if found else found)
+        found = await found if isinstance(found, Awaitable) else found
     except Exception as error:  # noqa: BLE001  # it is compared
         return type(error).__name__
+    is_object = type(found).__module__.startswith(("penstock.bus", "penstock.sync"))
+    return type(found).__name__ if is_object else repr(found)
+
+
+async def blocking_outcome(kind: Kind, name: str, is_open: bool, url: str) -> str:
+    """Return the same of an object of ``penstock.sync``, in a thread."""
+
+    def call() -> str:
+        with BlockingBus(url, patience=60) as bus:
+            face = made(kind, bus)
+            if is_open and kind in OPEN:
+                OPEN[kind](face)
+            return asyncio.run(outcome(CALLS[kind][name], face))
+
+    return await asyncio.to_thread(call)
 
 
 @pytest.fixture
@@ -130,7 +150,7 @@ WAITS: Final = {"push", "push as JSON", "push_many"}
 )
 @ends
 async def test_a_call_has_the_same_outcome_here_and_there(
-    kind: Kind, name: str, is_open: bool, remote: Bus, gateway: Listener, bus: Bus, redis: Redis
+    kind: Kind, name: str, is_open: bool, remote: Bus, gateway: Listener, bus: Bus, redis: Redis, redis_url: str
 ) -> None:
     found = list[str]()
     for face in (made(kind, bus), remote.federate(made(kind, remote), url_of(gateway), secret=SECRET)):
@@ -140,8 +160,10 @@ async def test_a_call_has_the_same_outcome_here_and_there(
         found.append(await outcome(CALLS[kind][name], face))
         assert found[-1] not in ("TypeError", "AttributeError", "ValueError"), "expected one of Penstock's"
         await face.leave()
-    near, far = found
-    assert far.replace("Federated", "") == near
+    await redis.flushall()
+    found.append(await blocking_outcome(kind, name, is_open, redis_url))
+    near, far, blocking = found
+    assert (far.replace("Federated", ""), blocking) == (near, near)
 
 
 def test_for_each_method_it_is_said_whether_it_may_run_twice() -> None:
