@@ -14,7 +14,7 @@ from penstock.outbox.ids import new_id
 from penstock.outbox.lock import NAME as LOCK
 from penstock.outbox.lock import Lock
 from penstock.outbox.salvage import salvage
-from penstock.outbox.store import NAME, TROUBLE, Arrived, Store, file
+from penstock.outbox.store import NAME, TROUBLE, Arrived, Failed, Store, file
 from penstock.outbox.trouble import trouble_with
 from tests.outbox.outboxes import Got, add, opened, outbox, published
 from tests.support.harness import eventually
@@ -204,6 +204,11 @@ def requeue(store: Store) -> None:
         store.requeue(1)
 
 
+def bury(store: Store) -> None:
+    with store.transaction():
+        store.fail([Failed(1, 5, None, "in vain")])
+
+
 READS: dict[str, Callable[[Store], object]] = {
     "messages": lambda store: store.next_outgoing(1, 0, 1000),
     "type": lambda store: list(listing.outgoing(store, data=True)),
@@ -211,6 +216,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "seen": lambda store: store.unseen([b"m" * 16]),
     "sweep": lambda store: store.forget_seen(b"", 10),
     "dead": requeue,
+    "buried": bury,
 }
 
 
@@ -220,7 +226,7 @@ def test_a_row_that_changed_is_found_when_it_is_read(
 ) -> None:
     monkeypatch.setattr(file, "CHECKED_BYTES", 0)
     filled(tmp_path)
-    change(tmp_path, BODIES[what])
+    change(tmp_path, BODIES[what if what in BODIES else "incoming"])
     store = Store.open(tmp_path)
     with pytest.raises(Damaged, match="penstock outbox salvage"):
         READS[what](store)
