@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.outbox import Damaged, DiskFull, listing
+from penstock.outbox import Damaged, DiskFull, listing, spool
 from penstock.outbox.ids import new_id
 from penstock.outbox.lock import NAME as LOCK
 from penstock.outbox.lock import Lock
@@ -21,6 +22,8 @@ from tests.support.harness import eventually
 
 FRAME = 24 + 4096
 LOG = f"{NAME}-wal"
+SPOOLED = ("redis.example.com:6379", b"orders")
+UNUSED: Any = None
 
 
 @pytest.fixture
@@ -153,6 +156,7 @@ BODIES = {
     "seen": "UPDATE seen SET until = 1e9",
     "sweep": "UPDATE seen SET until = 1e9",
     "dead": "UPDATE dead SET error = 'b'",
+    "spooled": "UPDATE spooled SET data = CAST('y' AS BLOB)",
     "no sum": "UPDATE messages SET sum = NULL WHERE seq = 2",
 }
 
@@ -188,6 +192,7 @@ def filled(datadir: Path) -> None:
         store.arrive([Arrived(1, new_id(), "a:1", "k", b"x")])
         store.see([b"m" * 16], 1e6)
         store.bury(new_id(), "a:1", 0, "k", b"x", 5, "a")
+        spool._begin(store, [(SPOOLED, None, [b"x"])])
     store.close()
 
 
@@ -217,6 +222,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "sweep": lambda store: store.forget_seen(b"", 10),
     "dead": requeue,
     "buried": bury,
+    "spooled": lambda store: spool.Spool(store, UNUSED, UNUSED, *SPOOLED)._read(10, 1000),
 }
 
 
