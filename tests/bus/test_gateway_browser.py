@@ -11,8 +11,8 @@ from penstock.base.errors import PenstockError
 from penstock.bus import Bus
 from services.gateway.listener import Listener
 from tests.bus.browser import Page, browser
+from tests.bus.faces import CALLS, OPEN, WAITS, Kind, made
 from tests.bus.gateway import SECRET
-from tests.bus.test_faces import CALLS, OPEN, WAITS, Kind, made
 from tests.support.harness import eventually
 
 pytestmark = pytest.mark.slow
