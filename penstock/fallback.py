@@ -171,9 +171,9 @@ class Way(ABC):
         if not self._is_met:
             await self._meet()
         if self.spool.count:
-            messages = self.spool.oldest(MAX_MESSAGES, MAX_BYTES)
+            self._news.clear()
+            messages = await self.spool.oldest(MAX_MESSAGES, MAX_BYTES)
             if not messages:  # they are being stored
-                self._news.clear()
                 await self._news.wait()
                 return
             place, reason = await self._first_too_large(messages)

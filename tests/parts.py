@@ -45,7 +45,7 @@ PARTS: Final = {
     "reliability": r"tests/reliability/",
     "chaos": r"process/test_(cli_)?chaos",
     "compositions": r"process/test_(compositions|sites|spec_every|tracked\b|weather|sandbox|cli_test|cli_up|elsewhere)"
-    r"|process/test_(\w+_demo|readme|original_readme|writing_a_service)",
+    r"|process/test_(\w+_demo|original_readme|tutorials)",
     "process": r"tests/process/",
     "contracts": r"tests/contracts/",
     "http": r"tests/http/",

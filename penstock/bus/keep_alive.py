@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final
+from typing import Any, Final
 
 from redis.exceptions import RedisError
 

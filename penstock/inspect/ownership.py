@@ -70,7 +70,7 @@ def registration_of(lists: Roles, pendings: Iterable[str]) -> str:
 def _roles(words: bytes) -> Roles:
     try:
         return {str(name): str(role) for name, role in json.loads(words).items()}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}
 
 

@@ -35,6 +35,8 @@ RETRIES: Final = Backoff((), 1.0, 60.0)
 RECONNECTS: Final = Backoff((), 0.1, 15.0)
 CLOSE_SECONDS: Final = 10.0
 STORE_BYTES: Final = 16 * 1024**3
+READ_REST: Final = 2.0
+"""Rest after a read of what waits for a server, as a multiple of its time: to send it takes the loop as long again."""
 COPY_BYTES: Final = 400
 """About what changes in the store for each copy of a message."""
 log = Log("outbox")
@@ -148,6 +150,7 @@ class Outbox:
 
     async def _start(self, store: Store) -> None:
         self._seq = store.last_outgoing()
+        self._turns = Turns(rest=READ_REST)
         deliveries = self._deliveries = Deliveries(
             self._reader, self._commits, self._connect, self._reconnects, self._check_drained
         )
@@ -306,7 +309,7 @@ class Outbox:
         It is held until ``release``. Raise ``WrongCall`` if it is in use.
         """
         self._require_open()
-        return Spools(self._reader, self._commits, f"{BUS}{server}" if of_bus else server, self._spools)
+        return Spools(self._reader, self._commits, self._turns, f"{BUS}{server}" if of_bus else server, self._spools)
 
     # ---- handlers
 

@@ -16,6 +16,7 @@ from penstock.outbox.ids import new_id
 from penstock.outbox.store import TO_LIST, Store
 from penstock.outbox.store.sums import of_spooled, summed
 from penstock.outbox.trouble import NotedTrouble, spool_name
+from penstock.outbox.turns import Turns
 
 BUS: Final = "bus "
 """Prefix of the name of a server if messages wait for its queues, not its lists."""
@@ -26,9 +27,9 @@ FAR: Final = 1 << 28
 class Spool:
     """What waits for one list of one server."""
 
-    def __init__(self, store: Store, commits: GroupCommit, server: str, name: bytes) -> None:
-        """``store`` is a connection to read, in the event loop."""
-        self._store, self._commits, self._key = store, commits, (server, name)
+    def __init__(self, store: Store, commits: GroupCommit, turns: Turns, server: str, name: bytes) -> None:
+        """``store`` is a connection to read, in the event loop; whoever does so has one of the ``turns``."""
+        self._store, self._commits, self._turns, self._key = store, commits, turns, (server, name)
         waiting = "FROM spooled WHERE list = id"
         row = store.connection.execute(
             f"SELECT last, (SELECT min(number) {waiting}), (SELECT count(*) {waiting}) FROM spools"
@@ -64,8 +65,12 @@ class Spool:
             self.count -= messages
         self.changed()
 
-    def oldest(self, most: int, size: int) -> list[bytes]:
+    async def oldest(self, most: int, size: int) -> list[bytes]:
         """Return the oldest messages that are on disk: at most ``most``, and one or ``size`` bytes."""
+        async with self._turns.turn():
+            return self._read(most, size)
+
+    def _read(self, most: int, size: int) -> list[bytes]:
         cursor = self._store.connection.execute(
             "SELECT sum, list, number, data FROM spools JOIN spooled ON list = id WHERE server = ? AND name = ?"
             " AND number > ? ORDER BY number LIMIT ?",
@@ -120,7 +125,7 @@ class Spool:
 class Spools:
     """All that waits for one server, for the one object that pushes to it."""
 
-    def __init__(self, store: Store, commits: GroupCommit, server: str, in_use: set[str]) -> None:
+    def __init__(self, store: Store, commits: GroupCommit, turns: Turns, server: str, in_use: set[str]) -> None:
         """``in_use`` has the servers of all such objects, until ``release``."""
         if server in in_use:
             raise WrongCall(f"the outbox is used for {server} already: expected one `Bus`, or one `Lists`, of a server")
@@ -128,7 +133,7 @@ class Spools:
         self.server: Final = server
         self.source: Final = blake2b(server.encode(), key=store.identity, digest_size=16).hexdigest()
         """The name by which ledgers know what comes from here: one for each line of numbers."""
-        self._store, self._commits, self._in_use = store, commits, in_use
+        self._store, self._commits, self._turns, self._in_use = store, commits, turns, in_use
 
     def release(self) -> None:
         """Let another one push to the server."""
@@ -136,7 +141,7 @@ class Spools:
 
     def of(self, name: bytes) -> Spool:
         """Return what waits for the list or queue ``name``."""
-        return Spool(self._store, self._commits, self.server, name)
+        return Spool(self._store, self._commits, self._turns, self.server, name)
 
     def names(self) -> list[bytes]:
         """Return the lists or queues for which messages wait."""

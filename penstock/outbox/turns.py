@@ -1,4 +1,4 @@
-"""Shares the event loop between messages that arrive and their handlers."""
+"""Shares the event loop between a backlog and all else that runs in it."""
 
 import asyncio
 import time
@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """While ``is_behind``, who stores what arrives has one turn at a time, and rests after it for as long.
+    """While ``is_behind``, who moves a backlog has one turn at a time, and rests after it for ``rest`` times as long.
 
     So handlers have half of the time at least. What has come is acknowledged after the rest: its sender waits, too.
     """
 
-    def __init__(self, is_behind: Callable[[], bool]) -> None:
+    def __init__(self, is_behind: Callable[[], bool] = lambda: True, rest: float = 1.0) -> None:
+        self._rest = rest
         self._is_behind = is_behind
         self._lock = asyncio.Lock()
 
@@ -24,4 +25,4 @@ class Turns:
         async with self._lock:
             begun = time.monotonic()
             yield
-            await asyncio.sleep(time.monotonic() - begun)
+            await asyncio.sleep(self._rest * (time.monotonic() - begun))

@@ -36,22 +36,13 @@ class Part:
 
 
 def page(report: Report) -> str:
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["moments"] = _unbroken
     names = [section.namespace for section in report.sections]
-    script = resource(SCRIPT)
-    return environment.from_string(resource(TEMPLATE)).render(
+    return rendered(
+        resource(TEMPLATE),
         title=names[0] if len(names) == 1 else f"{len(names)} namespaces",
         interval=tables.interval(report),
         found=f"{tables.clock(report.first)} to {tables.clock(report.last)} UTC",
         archive=report.archive,
-        version=__version__,
-        colours=plots.COLOURS,
-        script=Markup(script),
-        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         compared=tables.compared(report) if len(names) > 1 else None,
         sections=[
             {
@@ -67,9 +58,32 @@ def page(report: Report) -> str:
     )
 
 
-def resource(name: str) -> str:
-    """Read a file of this package, also if that is in a zip archive."""
-    return files("penstock.spark").joinpath(name).read_text(encoding="utf-8")
+def rendered(template: str, **values: object) -> str:
+    """Return the page of ``template``, which extends the one of all reports."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(resource),
+    )
+    environment.filters["moments"] = _unbroken
+    script = resource(SCRIPT)
+    return environment.from_string(template).render(
+        version=__version__,
+        colours=plots.COLOURS,
+        script=Markup(script),
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+        **values,
+    )
+
+
+def resource(name: str, package: str = "penstock.spark") -> str:
+    """Read a file of a package, also if that is in a zip archive."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _unbroken(text: str) -> "Markup":

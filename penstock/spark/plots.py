@@ -70,7 +70,7 @@ def throughput(section: Section, axis: TimeAxis) -> list[Panel]:
             Series(kind, KINDS[kind], look, kind): _line(_steps(line, scale))
             for (kind, line), look in zip(rates.items(), LOOKS, strict=False)
         }
-        panels.append(_panel("events a second", scale, _times(axis), axis.count, drawn))
+        panels.append(panel("events a second", scale, _times(axis), axis.count, drawn))
     return panels
 
 
@@ -87,7 +87,7 @@ def percentiles(times: Mapping[str, Times], axis: TimeAxis) -> list[Panel]:
             for (name, values), column, colour, look in lines
         }
         unit = f"{kind}, seconds{', logarithmic' * wide}"
-        panels.append(_panel(unit, scale, _times(axis), axis.count, drawn))
+        panels.append(panel(unit, scale, _times(axis), axis.count, drawn))
     return panels
 
 
@@ -103,7 +103,7 @@ def histogram(section: Section) -> list[Panel]:
         for (x, _), count in zip(middles, sums, strict=True)
         if count
     )
-    return [_panel("attempts, by % of the time allowed", scale, middles, len(TENTHS), drawn, shares)]
+    return [panel("attempts, by % of the time allowed", scale, middles, len(TENTHS), drawn, shares)]
 
 
 def failures(section: Section, axis: TimeAxis) -> list[Panel]:
@@ -115,7 +115,7 @@ def failures(section: Section, axis: TimeAxis) -> list[Panel]:
     for unit, counts, column in (("attempts", attempts, "{}"), ("dead letters", letters, "dead of {}")):
         scale = linear((sum(each) for each in zip(*counts.values(), strict=True)), whole=True)
         drawn = _stacked(counts, column.format, partial(_area, scale=scale))
-        panels.append(_panel(unit, scale, _times(axis), axis.count, drawn))
+        panels.append(panel(unit, scale, _times(axis), axis.count, drawn))
     return panels
 
 
@@ -124,10 +124,10 @@ def backlog(section: Section, axis: TimeAxis) -> list[Panel]:
     scale = linear(values, whole=True)
     shape = f'<path class="pale" d="{_area(values, [0] * axis.count, scale)}"/>{_line(_steps(values, scale))}'
     drawn = {Series("open", "blue", "solid", "open"): shape}
-    return [_panel("messages", scale, _times(axis), axis.count, drawn)]
+    return [panel("messages", scale, _times(axis), axis.count, drawn)]
 
 
-def _panel(
+def panel(
     unit: str,
     scale: Scale,
     below: Iterable[tuple[float, str]],
@@ -194,13 +194,13 @@ def _stacked(
 
 def _area(top: Sequence[int], below: Sequence[int], scale: Scale) -> str:
     """Return the outline of what lies between ``below`` and ``top``, in steps, without buckets that are empty."""
-    return "".join(_bar(place, 1, high, low, scale) for place, (high, low) in enumerate(zip(top, below, strict=True)))
+    return "".join(bar(place, 1, high, low, scale) for place, (high, low) in enumerate(zip(top, below, strict=True)))
 
 
 def _bars(top: Sequence[int], below: Sequence[int], scale: Scale) -> str:
     pairs = enumerate(zip(top, below, strict=True))
-    return "".join(_bar(place + 0.08, 0.84, high, low, scale) for place, (high, low) in pairs)
+    return "".join(bar(place + 0.08, 0.84, high, low, scale) for place, (high, low) in pairs)
 
 
-def _bar(left: float, width: float, high: int, low: int, scale: Scale) -> str:
+def bar(left: float, width: float, high: float, low: float, scale: Scale) -> str:
     return f"M{left:g} {scale.depth(low):g}V{scale.depth(high):g}h{width:g}V{scale.depth(low):g}z" * (high != low)

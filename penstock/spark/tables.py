@@ -12,7 +12,7 @@ from penstock.tracking.events import END_EVENTS
 KINDS: Final = ("registered", "done", "late", "timeout", "failed", "retry", "dead", "expired")
 """Kinds of events, in the order of the columns."""
 NONE: Final = "-"
-TEXTS: Final = frozenset({"namespace", "event", "share", "reason", "id", "xid", "queue", "service", "how"})
+TEXTS: Final = frozenset({"namespace", "event", "share", "reason", "id", "xid", "queue", "service", "how", "fault"})
 MOMENTS: Final = frozenset({"from (UTC)", "ended (UTC)"})
 """Columns with a date and time; columns in neither set are numbers."""
 UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))

@@ -1,7 +1,10 @@
-"""An object here and at another site: the same calls give the same, right and wrong ones, and with a lost answer."""
+"""An object here, at another site, and without async: the same calls give the same, right and wrong ones.
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from types import SimpleNamespace
+So do those whose answer is lost.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
 
 import pytest
@@ -11,111 +14,44 @@ from structlog.testing import capture_logs
 from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall
 from penstock.bus import Bus
 from penstock.bus.federation.frames import AGAIN, METHODS
+from penstock.sync import Bus as BlockingBus
 from services.gateway.access import Access
 from services.gateway.listener import Listener
 from services.gateway.served import Served
 from services.gateway.settings import Settings
+from tests.bus.faces import CALLS, OPEN, WAITS, Call, Kind, made
 from tests.bus.gateway import SECRET, ends, serving, url_of
 from tests.support.harness import eventually
-
-Kind = str
-Call = Callable[[Any], Any]
-OPEN: Final[dict[Kind, Call]] = {
-    "queue": lambda queue: queue.attach(),
-    "channel": lambda channel: channel.connect(),
-    "pubsub": lambda topic: topic.subscribe(),
-}
-CALLS: Final[dict[Kind, dict[str, Call]]] = {
-    "queue": {
-        "attach": lambda queue: queue.attach(ttl=60.0, maxsize=5.0),
-        "attach with text": lambda queue: queue.attach(ttl="5"),
-        "attach for no time": lambda queue: queue.attach(ttl=0),
-        "attach with half a message": lambda queue: queue.attach(maxsize=0.5),
-        "attach with less than none": lambda queue: queue.attach(maxsize=-1),
-        "count": lambda queue: queue.count(),
-        "ttl": lambda queue: queue.ttl(),
-        "maxsize": lambda queue: queue.maxsize(),
-        "find": lambda queue: queue.find(),
-        "exists": lambda queue: queue.exists(),
-        "flush": lambda queue: queue.flush(),
-        "close": lambda queue: queue.close(),
-        "get_metadata": lambda queue: queue.get_metadata("maxsize"),
-        "get_metadata of a number": lambda queue: queue.get_metadata(5),
-        "set_metadata": lambda queue: queue.set_metadata({"a": 1, "b": True}),
-        "set_metadata of a number": lambda queue: queue.set_metadata({5: "a"}),
-        "set_metadata of the bus": lambda queue: queue.set_metadata({"source": "x"}),
-        "set_metadata of no ttl": lambda queue: queue.set_metadata({"ttl": "soon"}),
-        "set_metadata of nothing": lambda queue: queue.set_metadata({}),
-        "ack": lambda queue: queue.ack(1),
-        "ack of text": lambda queue: queue.ack("x"),
-        "ack of no number": lambda queue: queue.ack(None),
-        "push": lambda queue: queue.push("a"),
-        "push of a number": lambda queue: queue.push(5),
-        "push as JSON": lambda queue: queue.push({"a": 1}, json=True),
-        "push_many": lambda queue: queue.push_many(["a", b"b"]),
-        "push_many of one": lambda queue: queue.push_many("ab"),
-        "consume with an unknown option": lambda queue: queue.consume(relaible=True),
-        "consume alone only": lambda queue: queue.consume(exclusive=True),
-        "detach": lambda queue: queue.detach(),
-    },
-    "channel": {
-        "connect": lambda channel: channel.connect(ttl=60, reliable=True),
-        "connect with an unknown option": lambda channel: channel.connect(relaible=True),
-        "connect with no prefetch": lambda channel: channel.connect(prefetch=0),
-        "connect for no time": lambda channel: channel.connect(ttl=0),
-        "listen with text": lambda channel: channel.listen(ttl="5"),
-        "send": lambda channel: channel.send("a"),
-        "send of a number": lambda channel: channel.send(5),
-        "send_to": lambda channel: channel.send_to("remote", "a"),
-        "send_to no role": lambda channel: channel.send_to("", "a"),
-        "send_to another channel": lambda channel: channel.send_to("a:b", "a"),
-        "ack": lambda channel: channel.ack(1),
-        "ack of text": lambda channel: channel.ack("x"),
-        "messages": lambda channel: channel.messages() and None,
-        "disconnect": lambda channel: channel.disconnect(),
-        "end": lambda channel: channel.end(),
-    },
-    "pubsub": {
-        "subscribe": lambda topic: topic.subscribe(),
-        "unsubscribe": lambda topic: topic.unsubscribe(),
-        "publish of a number": lambda topic: topic.publish(5),
-        "publish": lambda topic: topic.publish("a"),
-    },
-    "persistable": {
-        "save": lambda cart: cart.save(),
-        "load": lambda cart: cart.load(),
-        "persist": lambda cart: cart.persist(10**8),
-        "persist for no time": lambda cart: cart.persist(0),
-        "persist for ever": lambda cart: cart.persist(10**10),
-        "unpersist": lambda cart: cart.unpersist(),
-    },
-}
-
-
-def made(kind: Kind, bus: Bus) -> Any:
-    name = "zoo"
-    if kind == "persistable":
-        return bus.persistable(name, SimpleNamespace(tea=1.5), ["tea"])
-    return getattr(bus, kind)(name)
 
 
 async def outcome(call: Call, thing: Any) -> str:
     """Return what a call gives, or the class of the error."""
     try:
         found = call(thing)
-        return repr(await found if isinstance(found, Awaitable) else type(found).__name__ if found else found)
+        found = await found if isinstance(found, Awaitable) else found
     except Exception as error:  # noqa: BLE001  # it is compared
         return type(error).__name__
+    is_object = type(found).__module__.startswith(("penstock.bus", "penstock.sync"))
+    return type(found).__name__ if is_object else repr(found)
+
+
+async def blocking_outcome(kind: Kind, name: str, is_open: bool, url: str) -> str:
+    """Return the same of an object of ``penstock.sync``, in a thread."""
+
+    def call() -> str:
+        with BlockingBus(url, patience=60) as bus:
+            face = made(kind, bus)
+            if is_open and kind in OPEN:
+                OPEN[kind](face)
+            return asyncio.run(outcome(CALLS[kind][name], face))
+
+    return await asyncio.to_thread(call)
 
 
 @pytest.fixture
 async def remote(gateway: Listener) -> AsyncIterator[Bus]:
     async with Bus(patience=60) as connected:
         yield connected
-
-
-WAITS: Final = {"push", "push as JSON", "push_many"}
-"""What waits for an ``attach``."""
 
 
 @pytest.mark.parametrize(
@@ -130,7 +66,7 @@ WAITS: Final = {"push", "push as JSON", "push_many"}
 )
 @ends
 async def test_a_call_has_the_same_outcome_here_and_there(
-    kind: Kind, name: str, is_open: bool, remote: Bus, gateway: Listener, bus: Bus, redis: Redis
+    kind: Kind, name: str, is_open: bool, remote: Bus, gateway: Listener, bus: Bus, redis: Redis, redis_url: str
 ) -> None:
     found = list[str]()
     for face in (made(kind, bus), remote.federate(made(kind, remote), url_of(gateway), secret=SECRET)):
@@ -140,8 +76,10 @@ async def test_a_call_has_the_same_outcome_here_and_there(
         found.append(await outcome(CALLS[kind][name], face))
         assert found[-1] not in ("TypeError", "AttributeError", "ValueError"), "expected one of Penstock's"
         await face.leave()
-    near, far = found
-    assert far.replace("Federated", "") == near
+    await redis.flushall()
+    found.append(await blocking_outcome(kind, name, is_open, redis_url))
+    near, far, blocking = found
+    assert (far.replace("Federated", ""), blocking) == (near, near)
 
 
 def test_for_each_method_it_is_said_whether_it_may_run_twice() -> None:

@@ -3,13 +3,15 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from penstock.base.errors import PenstockError
 from penstock.bus import Bus
 from services.gateway.listener import Listener
 from tests.bus.browser import Page, browser
+from tests.bus.faces import CALLS, OPEN, WAITS, Kind, made
 from tests.bus.gateway import SECRET
 from tests.support.harness import eventually
 
@@ -147,3 +149,76 @@ async def test_the_page_to_try_it(page: Page) -> None:
     await page.run("document.getElementById('send').requestSubmit()")
     await shows("words", "sent")
     assert await page.picture() != await page.picture(dark=True)
+
+
+SAME: Final[dict[Kind, dict[str, str]]] = {
+    "queue": {
+        "attach for no time": "queue.attach({ ttl: 0 })",
+        "attach with half a message": "queue.attach({ maxsize: 0.5 })",
+        "attach with less than none": "queue.attach({ maxsize: -1 })",
+        "count": "queue.count()",
+        "ttl": "queue.ttl()",
+        "maxsize": "queue.maxsize()",
+        "find": "queue.find()",
+        "exists": "queue.exists()",
+        "flush": "queue.flush()",
+        "close": "queue.close()",
+        "get_metadata": "queue.metadata('maxsize')",
+        "ack": "queue.ack(1)",
+        "ack of text": "queue.ack('x')",
+        "push": "queue.push('a')",
+        "push as JSON": "queue.push({ a: 1 })",
+        "detach": "queue.detach()",
+    },
+    "channel": {
+        "connect for no time": "channel.connect({ ttl: 0 })",
+        "send": "channel.send('a')",
+        "send_to": "channel.sendTo('remote', 'a')",
+        "send_to no role": "channel.sendTo('', 'a')",
+        "send_to another channel": "channel.sendTo('a:b', 'a')",
+        "ack of text": "channel.ack('x')",
+        "disconnect": "channel.disconnect()",
+        "end": "channel.end()",
+    },
+}
+"""Calls of bus.js by what ``CALLS`` says of them.
+
+Others differ by design: attach, connect and listen return the object, push takes any value as JSON, and options that a
+gateway does not know, such as prefetch, are ignored.
+"""
+OPENED: Final = {"queue": "await queue.attach()", "channel": "await channel.connect()"}
+
+
+@pytest.mark.parametrize("kind", SAME)
+async def test_calls_of_a_page_have_the_same_outcome_as_those_of_python(
+    kind: Kind, page: Page, bus: Bus, redis: Any
+) -> None:
+    found, expected = dict[str, Any](), dict[str, Any]()
+    for name, call in SAME[kind].items():
+        for is_open in (False, True) if name not in WAITS else (True,):
+            await redis.flushall()
+            which = f"{name}, open: {is_open}"
+            found[which] = await page.run(
+                BUS
+                + f"""
+                const {kind} = bus.{kind}('page {len(found)}');
+                try {{
+                  {OPENED[kind] if is_open else ""};
+                  return ['returns', await {call} ?? null];
+                }} catch (error) {{
+                  return ['fails', null];
+                }} finally {{
+                  {kind}.leave();
+                }}
+                """
+            )
+            await redis.flushall()
+            face = made(kind, bus)
+            if is_open:
+                await OPEN[kind](face)
+            try:
+                expected[which] = ["returns", await CALLS[kind][name](face)]
+            except PenstockError:
+                expected[which] = ["fails", None]
+            await face.leave()
+    assert found == expected

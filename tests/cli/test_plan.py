@@ -277,7 +277,7 @@ async def test_an_input_list_is_renamed_in_order_if_producers_stay(mine: Composi
         await load.more()
         assert (await mine.penstock("plan", "--json")).json["steps"][0]["to"] == "new"
         result = await mine.apply()
-        assert " meanwhile: push to new, and apply again" in result.error
+        assert " meanwhile or in hand of a worker: push to new, and apply again" in result.error
     assert (await mine.apply()).status == 0
     await mine.settled("in", "new")
     assert await mine.held("a") == await mine.held("b") == [*range(1, load.pushed + 1)]

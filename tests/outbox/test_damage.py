@@ -6,21 +6,24 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.outbox import Damaged, DiskFull, listing
+from penstock.outbox import Damaged, DiskFull, listing, spool
 from penstock.outbox.ids import new_id
 from penstock.outbox.lock import NAME as LOCK
 from penstock.outbox.lock import Lock
 from penstock.outbox.salvage import salvage
-from penstock.outbox.store import NAME, TROUBLE, Arrived, Store, file
+from penstock.outbox.store import NAME, TROUBLE, Arrived, Failed, Store, file
 from penstock.outbox.trouble import trouble_with
 from tests.outbox.outboxes import Got, add, opened, outbox, published
 from tests.support.harness import eventually
 
 FRAME = 24 + 4096
 LOG = f"{NAME}-wal"
+SPOOLED = ("redis.example.com:6379", b"orders")
+UNUSED: Any = None
 
 
 @pytest.fixture
@@ -153,6 +156,7 @@ BODIES = {
     "seen": "UPDATE seen SET until = 1e9",
     "sweep": "UPDATE seen SET until = 1e9",
     "dead": "UPDATE dead SET error = 'b'",
+    "spooled": "UPDATE spooled SET data = CAST('y' AS BLOB)",
     "no sum": "UPDATE messages SET sum = NULL WHERE seq = 2",
 }
 
@@ -188,6 +192,7 @@ def filled(datadir: Path) -> None:
         store.arrive([Arrived(1, new_id(), "a:1", "k", b"x")])
         store.see([b"m" * 16], 1e6)
         store.bury(new_id(), "a:1", 0, "k", b"x", 5, "a")
+        spool._begin(store, [(SPOOLED, None, [b"x"])])
     store.close()
 
 
@@ -204,6 +209,11 @@ def requeue(store: Store) -> None:
         store.requeue(1)
 
 
+def bury(store: Store) -> None:
+    with store.transaction():
+        store.fail([Failed(1, 5, None, "in vain")])
+
+
 READS: dict[str, Callable[[Store], object]] = {
     "messages": lambda store: store.next_outgoing(1, 0, 1000),
     "type": lambda store: list(listing.outgoing(store, data=True)),
@@ -211,6 +221,8 @@ READS: dict[str, Callable[[Store], object]] = {
     "seen": lambda store: store.unseen([b"m" * 16]),
     "sweep": lambda store: store.forget_seen(b"", 10),
     "dead": requeue,
+    "buried": bury,
+    "spooled": lambda store: spool.Spool(store, UNUSED, UNUSED, *SPOOLED)._read(10, 1000),
 }
 
 
@@ -220,7 +232,7 @@ def test_a_row_that_changed_is_found_when_it_is_read(
 ) -> None:
     monkeypatch.setattr(file, "CHECKED_BYTES", 0)
     filled(tmp_path)
-    change(tmp_path, BODIES[what])
+    change(tmp_path, BODIES[what if what in BODIES else "incoming"])
     store = Store.open(tmp_path)
     with pytest.raises(Damaged, match="penstock outbox salvage"):
         READS[what](store)

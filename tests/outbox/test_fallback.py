@@ -6,16 +6,18 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from penstock import sync
+from penstock import fallback, sync
 from penstock.base.errors import Unconfirmed, WrongCall
 from penstock.lists import Lists
 from penstock.outbox import DiskFull, Outbox, listing
+from penstock.outbox.spool import Spool
 from penstock.testing.server import EmbeddedServer
 from tests.outbox.outboxes import opened
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
@@ -95,6 +97,35 @@ async def test_what_waits_is_delivered_by_the_next_program_that_uses_the_outbox(
     async with lists_to(server.url, tmp_path) as lists:
         await push(lists, 6)
     assert await content(server) == [1, 2, 3, 4, 5, 6], "the end of a program waits until all is sent"
+
+
+async def test_others_have_the_loop_between_two_reads_of_what_waits_for_all_lists(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read is followed by a rest, in which no other list is read either."""
+    monkeypatch.setattr(fallback, "MAX_MESSAGES", 10)
+    events, read, sleep = list[str](), Spool._read, asyncio.sleep
+
+    def noted_read(spool: Spool, most: int, size: int) -> list[bytes]:
+        events.append("read")
+        return read(spool, most, size)
+
+    async def noted_sleep(seconds: float) -> None:
+        events.append("rest" if seconds > 0 else "none")
+        await sleep(seconds)
+        events.append("over")
+
+    async with lists_to(server.url, tmp_path) as lists:
+        server.stop()
+        for name in ("orders", "bills"):
+            await lists[name].push_many(list(map(str, range(100))))
+        monkeypatch.setattr(Spool, "_read", noted_read)
+        monkeypatch.setattr("penstock.outbox.turns.asyncio", SimpleNamespace(sleep=noted_sleep))
+        server.start()
+        await delivered(lists)
+    assert await content(server) == [*range(100)]
+    assert events == ["read", "rest", "over"] * (len(events) // 3)
+    assert len(events) >= 3 * 20
 
 
 async def test_a_program_that_never_reached_the_server_knows_no_numbers_and_loses_nothing(

@@ -103,7 +103,7 @@ class Limit(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 4))
     def release(self, batch: int) -> None:
-        named = self._named() | {"batch": batch, "bytes": 10_000}
+        named = self._named() | {"batch": batch, "bytes": 10_000, "interval": INTERVAL * US}
         moved, next_due = self.redis.execute_command(*_release.by_source(**named))
         due = sorted((each for each in self.waiting if each[0] <= 0), key=lambda each: each[0])
         assert moved == min(len(due), batch)

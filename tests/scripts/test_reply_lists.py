@@ -132,6 +132,33 @@ async def test_an_unreadable_directory_stops_no_service(start: Start, redis: Any
     assert all(re.search("WRONGTYPE|holds a string, expected a hash", log["reason"]) for log in logs)
 
 
+async def test_fields_that_a_compromised_service_has_set_stop_no_service(start: Start, redis: Any) -> None:
+    words = [b"", b"[]", b"{", b'{"to:a": ["in"]}', b'{"\\ud800": 5}', b"\xff", b"[" * 100_000]
+    names = [b"other", b"", b":", b"{", b"demo", b"\xff", b"in"]
+    await redis.hset(Keys("demo").directories[0], mapping=dict(zip(names, words, strict=True)))
+    hop = await start(reply_lists=["reply:*"])
+    await hop.push(request("a", replyTo="reply:a"))
+    await hop.answer(answer("a"))
+    assert await hop.held("reply:a") == [answer("a")]
+    assert await hop.problems() == []
+
+
+async def test_a_list_that_a_compromised_service_claims_for_another_one_makes_dead_letters_until_that_one_looks(
+    start: Start, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registered_lists, "STALE", 0)
+    await redis.hset(Keys("demo").directories[0], "other", json.dumps({"to:a": "in"}))
+    hop = await start(reply_lists=["to:*"])
+    await hop.push(request("a", replyTo="to:a"))
+    (letter,) = await hop.letters()
+    assert (letter["reason"], letter["message"]) == ("badRequest", request("a", replyTo="to:a"))
+    await registered(redis)
+    await hop.push(request("b", replyTo="to:a"))
+    await hop.answer(answer("b"))
+    assert await hop.held("to:a") == [answer("b")]
+    assert await hop.problems() == []
+
+
 @pytest.mark.parametrize(
     ("allowed", "good", "refused"),
     [

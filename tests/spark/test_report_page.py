@@ -17,17 +17,39 @@ from hypothesis import strategies as st
 
 from bench.peers.install import FromNpm
 from penstock.spark.page import page
-from penstock.spark.report import Report
 from penstock.spark.scales import linear, logarithmic
 from penstock.spark.time_axis import MAX_TICKS, TimeAxis
+from penstock.testing.chaos.faults import Injection
+from penstock.testing.chaos.random_faults import FAULTS
+from penstock.testing.chaos.report import page as chaos_page
+from penstock.testing.chaos.run import FaultResult
+from penstock.testing.chaos.run import Report as ChaosReport
 from tests.bus.browser import Page, browser
 from tests.bus.node import from_npm
 from tests.spark.reports import REPORT, SECTION, TIMES, WIDE
 from tests.support.commandline import ROOT
 
 AXE = FromNpm({"axe-core": "4.14.1"})
-SIZES = [(1280, False), (1280, True), (400, False), (400, True)]
+SIZES = [(1280, False), (1280, True), (720, False), (400, False), (400, True)]
 """Width in pixels, and whether the page is dark."""
+FAULTED = [
+    FaultResult(
+        Injection(place, fault),
+        lane=place % 4,
+        begun=place * 3.0,
+        ended=place * 3.0 + 0.01,
+        met=place != 1,
+        stall=4.25 * (place == 2),
+        pushed=12_000,
+        lost=3 * (place == 3),
+        doubled=11_000,
+        reordered=0,
+        broken=3 * (place == 3),
+        whereabouts=("orders:pending:0123456789abcdef",),
+    )
+    for place, fault in enumerate([*FAULTS, "server restart + CLIENT PAUSE"])
+]
+CHAOS = ChaosReport(1, [], FAULTED, 30.0, ["orders: taken 5 = delivered 4 + <missing>"])
 MEASURE = """
 const each = (what) => [...document.querySelectorAll(what)];
 const broken = [];
@@ -51,7 +73,7 @@ const overlapping = each(".plot > svg").flatMap((plot) => {
     .map(([other]) => `${one} and ${other}`));
 });
 const outside = each(".plot text").filter((text) => {
-  const card = text.closest("figure").getBoundingClientRect();
+  const card = text.closest(".card").getBoundingClientRect();
   const box = text.getBoundingClientRect();
   return box.width && (box.left < card.left || box.right > card.right || box.bottom > card.bottom);
 });
@@ -122,6 +144,22 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_as_a_table() -> None:
     }
     assert "<h2>Compared</h2>" in text
     assert "Penstock " in text
+
+
+def test_a_page_of_chaos_says_what_broke_and_shows_each_fault() -> None:
+    text = chaos_page(CHAOS, "compose/<shop>")
+    assert not Reader(text).open
+    assert "compose/&lt;shop&gt;" in text
+    assert "delivered 4 + &lt;missing&gt;" in text
+    assert "<li>swallowed packet" not in text
+    assert "<li>SCRIPT FLUSH" in text, "the one that broke its promise"
+    drawn = re.findall(r'<g style="color: var\(--(\w+)\)" class="area"><path class="area" d="([^"]*)"', text)
+    assert {colour: path.count("M") for colour, path in drawn} == {
+        "green": len(FAULTED) - 3,
+        "orange": 1,
+        "grey": 1,
+        "red": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -217,15 +255,15 @@ def test_a_logarithmic_scale_covers_its_values(low: float, ratio: float) -> None
 
 @pytest.fixture
 async def shown(tmp_path: Path) -> AsyncIterator[Page]:
-    async with opened(WIDE, tmp_path) as found:
+    async with opened(page(WIDE), tmp_path) as found:
         yield found
 
 
 @asynccontextmanager
-async def opened(report: Report, folder: Path) -> AsyncIterator[Page]:
-    """Yield a browser at the page of ``report``, with all details open."""
+async def opened(text: str, folder: Path) -> AsyncIterator[Page]:
+    """Yield a browser at a page, with all details open."""
     file = folder / "report.html"
-    file.write_text(page(report).replace("<details>", "<details open>"))
+    file.write_text(text.replace("<details>", "<details open>"))
     async with browser(folder / "profile") as found:
         await found.open(file.as_uri())
         yield found
@@ -239,15 +277,18 @@ async def look(shown: Page, width: int, dark: bool) -> None:
     )
 
 
-async def test_no_number_is_broken_and_nothing_is_cut_light_and_dark(shown: Page) -> None:
+@pytest.mark.parametrize(("text", "narrowest"), [(page(WIDE), 1280), (chaos_page(CHAOS, "compose/shop"), 400)])
+async def test_no_number_is_broken_and_nothing_is_cut_light_and_dark(text: str, narrowest: int, tmp_path: Path) -> None:
+    """A table wider than the page has a scroll bar of its own; from ``narrowest`` pixels on, none is."""
     papers = set()
-    for width, dark in SIZES:
-        await look(shown, width, dark)
-        found = await shown.run(MEASURE)
-        papers.add(found.pop("paper"))
-        cut = found.pop("cut")
-        assert (width, found) == (width, FINE)
-        assert width < 1280 or cut == []
+    async with opened(text, tmp_path) as shown:
+        for width, dark in SIZES:
+            await look(shown, width, dark)
+            found = await shown.run(MEASURE)
+            papers.add(found.pop("paper"))
+            cut = found.pop("cut")
+            assert (width, found) == (width, FINE)
+            assert width < narrowest or cut == []
     assert len(papers) == 2
 
 
@@ -255,7 +296,7 @@ async def test_axe_finds_nothing_to_object_to_light_and_dark(tmp_path: Path) -> 
     modules = from_npm(AXE).environment["NODE_PATH"]
     axe = (Path(modules) / "axe-core" / "axe.min.js").read_text()
     two = replace(REPORT, sections=[SECTION, replace(SECTION, namespace="other", slowest=SECTION.slowest * 2)])
-    async with opened(two, tmp_path) as shown:
+    async with opened(page(two), tmp_path) as shown:
         await shown.run(axe)
         await shown.run("document.querySelector('th button').click(); document.querySelector('.cursor').focus()")
         for width, dark in SIZES:

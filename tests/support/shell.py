@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -20,18 +22,18 @@ READS: Final = ("lrange", "hget", "hkeys", "hgetall", "llen")
 
 
 class Shell:
-    """A bash session in the repository."""
+    """A bash session in the repository, or in ``cwd``."""
 
-    def __init__(self, *ports: int) -> None:
+    def __init__(self, *ports: int, cwd: Path = ROOT, environment: Mapping[str, str] = os.environ) -> None:
         """Replace 6379, 6380 and so on by ``ports``, those of servers, and 8080 and 8090 by free ones."""
         ours = ("MPUSH_", "VPUSH_", "HIMPORTER_", "HQUEUE_", "PENSTOCK_QUEUE_", "REDIS")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        environment = {name: value for name, value in environment.items() if not name.startswith(ours)}
         self.ports = {str(6379 + place): str(port) for place, port in enumerate(ports)}
         self.replaced = self.ports | {"8080": str(free_port()), "8090": str(free_port())}
         environment["HIMPORTER_LISTEN_PORT"] = self.replaced["8080"]
         self._process = subprocess.Popen(
             ["bash"],
-            cwd=ROOT,
+            cwd=cwd,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -70,7 +72,9 @@ class Shell:
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    return re.findall(r"^```(shell|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    """Return the kind and the text of each block that names its language, those of lists, which are indented, too."""
+    found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [(kind, re.sub(f"^{indent}", "", block, flags=re.MULTILINE)) for indent, kind, block in found]
 
 
 def examples(block: str) -> list[tuple[str, str]]:

@@ -3,11 +3,9 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from penstock import __version__
 from penstock.base.extras import extra
 from penstock.testing.chaos.run import FaultResult, Report
 
@@ -92,26 +90,27 @@ def write_junit(report: Report, directory: str, file: Path) -> None:
 
 
 def page(report: Report, directory: str) -> str:
-    """Return a self-contained HTML page. Raise ``PenstockError`` if a library for plots is not installed."""
+    """Return a self-contained HTML page. Raise ``PenstockError`` if its library is not installed."""
     with extra("plots"):
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
-
-        from penstock.spark.plots import COLOURS
+        from penstock.spark import page as pages
+        from penstock.spark.tables import Table
         from penstock.testing.chaos.timeline import timeline
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(files("penstock.testing.chaos").joinpath(TEMPLATE).read_text()).render(
-        directory=directory,
-        report=report,
-        verdict=verdict(report),
-        version=__version__,
-        colours=COLOURS,
-        columns=COLUMNS,
-        rows=rows(report),
-        findings=[(summary(result), rerun(result, directory, report.seed)) for result in findings(report)],
-        unmet=[str(result.injection) for result in report.results if not result.met],
-        timeline=Markup(timeline(report)),
-    )
+
+        return pages.rendered(
+            pages.resource(TEMPLATE, __package__),
+            directory=directory,
+            report=report,
+            verdict=verdict(report),
+            table=Table("sums", (*COLUMNS[:-1], f"{COLUMNS[-1]} s"), [_texts(row) for row in rows(report)]),
+            findings=[(summary(result), rerun(result, directory, report.seed)) for result in findings(report)],
+            unmet=[str(result.injection) for result in report.results if not result.met],
+            timeline=timeline(report.results),
+        )
+
+
+def _texts(row: Sequence[Any]) -> list[int | str]:
+    """Return ``row`` as cells of a table, in which a stall has two decimals."""
+    return [f"{cell:.2f}" if isinstance(cell, float) else cell for cell in row]
 
 
 def _summed(results: Sequence[FaultResult]) -> Iterator[object]:

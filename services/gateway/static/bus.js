@@ -274,13 +274,8 @@ class Queue extends Remote {
 
   /** Create the queue, or join it; return it. Options: ttl (s), maxsize. */
   async attach(options = {}) {
-    await this.ready();
+    await this.call('attach', options);
     this.options = options;
-    try {
-      await this.call('attach', options);
-    } catch (error) {
-      if (!this.isAttached) throw error;
-    }
     this.isAttached = true;
     return this;
   }
@@ -403,9 +398,8 @@ class Channel extends Remote {
   end() { return this.close('end'); }
 
   async join(method, options) {
-    await this.ready();
-    this.opened = [method, options];
     await this.call(method, options);
+    this.opened = [method, options];
     return this;
   }
 
