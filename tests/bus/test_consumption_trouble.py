@@ -67,26 +67,6 @@ async def test_a_reader_begins_anew_with_ids_that_pass_the_last_that_it_has_read
         await until_handled(handled, (1, b"c"), (2, b"d"), (3, b"e"), (4, b"f"))
 
 
-async def test_what_was_taken_with_a_reply_that_nobody_got_is_handed_out_in_its_turn(bus: Bus, redis: "Redis") -> None:
-    queue = await attached(bus, "a")
-    async with handling(queue, reliable=True) as handled:
-        await until_handled(handled, (1, b"a"))
-        consumption = queue.consumptions[0]
-        late: dict[str, Any] = {"metadata": METADATA, "messages": MESSAGES, "toack": TOACK, "who": "late"}
-        late |= {"seconds": 10, "ttl": 30, "most": 5, "bytes": 100}
-        async with redis.pipeline() as pushed:  # the late command comes before the consumer looks
-            pushed.rpush(MESSAGES, "2", "b")
-            POP.queue(pushed, **late, last=1)
-            pushed.rpush(MESSAGES, "3", "c")
-            pushed.publish("bus:queue:foo:available", "3")
-            _, (remaining, *lost), *_ = await pushed.execute()
-        assert (remaining, lost) == (0, [[b"2", b"b"]])
-        await until_handled(handled, (1, b"a"), (2, b"b"), (3, b"c"))
-        await queue.ack(3)
-        assert not await redis.exists(MESSAGES, TOACK)
-        assert consumption.runs
-
-
 async def test_a_late_command_of_the_same_consumer_takes_nothing(bus: Bus, redis: "Redis") -> None:
     queue = await attached(bus, "a", "b")
     async with handling(queue, reliable=True) as handled:

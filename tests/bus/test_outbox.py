@@ -1,7 +1,6 @@
 """``penstock.bus`` with an outbox: pushes wait on disk while a server is away, and arrive in order, once."""
 
 import asyncio
-import random
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,10 +12,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from penstock import sync
-from penstock.base.errors import Full, Gone, RequestTimeout, Unavailable, Unconfirmed, WrongCall
+from penstock.base.errors import Full, Gone, RequestTimeout, Unavailable, WrongCall
 from penstock.bus import Bus, fallback
 from penstock.core.once import SMALLEST_LIMIT
-from penstock.outbox import DiskFull, Outbox, listing
+from penstock.outbox import Outbox, listing
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import lose_patience
 from tests.bus.moving import move
@@ -144,28 +143,6 @@ async def test_a_server_that_does_not_answer_is_given_up_and_nothing_is_lost_or_
             await delivered(bus)
     assert proxy.met
     assert await content(server) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("kind", [Kind.CUT_BEFORE, Kind.TORN_COMMAND, Kind.CUT_BEFORE_REPLY, Kind.TORN_REPLY])
-async def test_what_broke_without_a_reply_is_known_after_the_program_has_ended(
-    server: EmbeddedServer, tmp_path: Path, kind: Kind
-) -> None:
-    async with Bus(server.url, outbox=tmp_path / "other") as bus:
-        await push(await attached(bus, "other"), 1)
-    with CommandProxy(server.port, CommandFault(kind, "EVALSHA", 5)) as proxy:
-        async with Outbox(datadir=tmp_path) as outbox, Bus(proxy.url, outbox=outbox) as bus:
-            queue = await attached(bus)
-            await push(queue, 1, 2)
-            server_is_away = asyncio.Event()
-            for way in bus.outbox._fallback._ways.values():  # type: ignore[union-attr]
-                way._meet = server_is_away.wait  # type: ignore[method-assign]
-            assert await push(queue, 3, 4) == [0, 0]
-            assert bus.waiting == 2
-        assert proxy.met
-        async with Bus(proxy.url, outbox=tmp_path) as bus:
-            await delivered(bus)
-            await push(await attached(bus), 5)
-    assert await content(server) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -301,27 +278,6 @@ async def test_a_full_queue_refuses_and_what_waits_on_disk_waits_for_room(
         taken = [str(message) async for message in queue.consume(limit=6)]
         assert taken == ["3", "5", "6", "7", "8", "9"]
         await delivered(bus)
-
-
-async def test_a_full_disk_refuses_and_says_what_may_have_arrived(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with Outbox(datadir=tmp_path) as outbox, Bus(server.url, outbox=outbox) as bus:
-        queue = await attached(bus)
-        await push(queue, 1)
-        db = outbox._commits._store.connection
-        db.execute("PRAGMA max_page_count=1")
-        await asyncio.to_thread(server.stop)
-        with pytest.raises((DiskFull, Unconfirmed)):
-            await queue.push("9" * 10_000_000)
-        with pytest.raises(DiskFull):
-            await queue.push("9" * 10_000_000)
-        with pytest.raises(DiskFull):
-            await queue.push_many(["9" * 10_000_000])
-        db.execute("PRAGMA max_page_count=1000000")
-        await push(queue, 2, 3)
-        await asyncio.to_thread(server.start)
-        await delivered(bus)
-        await push(queue, 4)
-    assert await content(server) == [1, 2, 3, 4]
 
 
 async def test_a_queue_that_may_be_on_a_server_that_is_away_waits_for_it(
@@ -636,33 +592,6 @@ async def test_without_async_it_is_a_directory(server: EmbeddedServer, tmp_path:
     async with Bus(server.url, outbox=tmp_path) as bus:
         await delivered(bus)
     assert await content(server) == [1, 2, 3, 4]
-
-
-async def test_several_who_push_at_once_over_a_link_that_breaks_all_the_time_lose_and_double_nothing(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    rng, many = random.Random(4), 300
-
-    async def produce(bus: Bus, who: int) -> None:
-        queue = await attached(bus)  # each its own object of one queue
-        for number in range(many):
-            await queue.push(str(who * many + number))
-            await asyncio.sleep(rng.random() * 0.002)
-
-    with FaultyProxy(server.port) as proxy:
-        async with Bus(proxy.url, outbox=tmp_path) as bus:
-            producers = asyncio.gather(*(produce(bus, who) for who in range(5)))
-            while not producers.done():
-                await asyncio.sleep(rng.random() * 0.03)
-                proxy.tear(rng)
-            await producers
-            proxy.cut()
-            await delivered(bus)
-    found = await content(server)
-    assert sorted(found) == [*range(5 * many)]
-    for who in range(5):
-        mine = [number for number in found if number // many == who]
-        assert mine == sorted(mine)
 
 
 @pytest.mark.parametrize("reads_limit", [True, False])

@@ -1,13 +1,12 @@
 """A queue of the bus: attach, push, consume in three ways, acknowledge, describe, close."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from penstock.base.errors import Full, Gone, Occupied, WrongCall, WrongType
-from penstock.bus import Bus, Queue
+from penstock.base.errors import WrongCall, WrongType
+from penstock.bus import Bus
 from tests.bus.given import attached, keep_alive, take
 from tests.support.harness import eventually
 
@@ -32,112 +31,11 @@ async def test_the_keys_are_those_of_busmq(bus: Bus, redis: "Redis") -> None:
     assert 50 < await redis.ttl("bus:queue:foo:messages") <= 60
 
 
-async def test_a_push_before_attach_waits_for_it_in_order(bus: Bus) -> None:
-    queue = bus.queue("foo")
-    pushes = [queue.push(str(number)) for number in range(3)]
-    await asyncio.sleep(0.05)  # timing: nothing may happen
-    assert not any(each.done() for each in pushes)
-    assert await queue.attach() is False
-    assert await asyncio.gather(*pushes) == [1, 2, 3]
-
-
 async def test_an_existing_queue_keeps_its_ttl_and_maxsize(bus: Bus) -> None:
     await attached(bus, ttl=70, maxsize=2)
     other = bus.queue("foo")
     assert await other.attach(ttl=50) is True
     assert (await other.ttl(), await other.maxsize(), other.seconds) == (70, 2, 70)
-
-
-async def test_a_full_queue_refuses_what_exceeds_it_whoever_pushes(bus: Bus) -> None:
-    await attached(bus, maxsize=2)
-    other = bus.queue("foo")
-    await other.attach()
-    with pytest.raises(Full, match="2 were pushed") as raised:
-        await other.push_many(["a", "b", "c"])
-    assert raised.value.ids == [1, 2]
-    with pytest.raises(Full):
-        await other.push("d")
-    assert await other.count() == 2
-
-
-async def test_what_is_not_acknowledged_comes_again_first(bus: Bus, redis: "Redis") -> None:
-    queue = await attached(bus, "a", "b", "c")
-    assert await take(queue, 3, reliable=True) == [(1, b"a"), (2, b"b"), (3, b"c")]
-    await queue.ack(1)
-    assert await redis.lrange("bus:queue:foo:toack", 0, -1) == [b"2", b"b", b"3", b"c"]
-    await queue.push("d")
-    assert await take(queue, 2, reliable=True, after_id=2) == [(3, b"c"), (4, b"d")]
-
-
-async def test_what_stays_is_read_by_everybody_though_others_take_some(bus: Bus) -> None:
-    queue = await attached(bus, *"abcdef")
-    reader = queue.consume(remove=False, start=1, prefetch=2)
-    ids = list[int]()
-    async for message in reader:
-        ids.append(message.id)
-        if message.id == 3:
-            taker = bus.queue("foo")
-            await taker.attach()
-            assert await take(taker, 3) == [(1, b"a"), (2, b"b"), (3, b"c")]
-        if message.id == 6:
-            break
-    assert ids == [2, 3, 4, 5, 6]
-
-
-async def test_a_second_reliable_consumer_is_refused_while_one_has_the_queue(bus: Bus) -> None:
-    queue = await attached(bus, "a", "b")
-    other = bus.queue("foo")
-    await other.attach()
-    async for message in queue.consume(reliable=True, exclusive=True):
-        for options in ({"exclusive": True}, {}):
-            with pytest.raises(Occupied):
-                await other.consume(reliable=True, **options)
-        await message.ack()
-        if message.id == 2:
-            break
-    await queue.stop()
-    await other.consume(reliable=True, exclusive=True)
-    assert other.is_consuming
-
-
-async def test_handlers_hear_all_that_happens(bus: Bus) -> None:
-    queue, heard = bus.queue("foo"), list[Any]()
-    for event in Queue.EVENTS - {"drain"}:
-        queue.on(event, lambda *values, event=event: heard.append((event, *map(str, values))))
-    await queue.attach()
-    await queue.push("x")
-    await queue.consume()
-    async with asyncio.timeout(30):
-        while queue.consumed < 1:
-            await asyncio.sleep(0.01)
-    await queue.stop()
-    await queue.close()
-    assert heard == [
-        ("attaching",),
-        ("attached", "False"),
-        ("consuming", "True"),
-        ("message", "x"),
-        ("consuming", "False"),
-        ("detaching",),
-        ("detached",),
-        ("closed",),
-    ]
-
-
-async def test_everybody_hears_that_a_queue_is_closed(bus: Bus, redis: "Redis", redis_url: str) -> None:
-    queue = await attached(bus, "a")
-    async with Bus(redis_url) as second:
-        other, closed = bus.queue("foo"), asyncio.Event()
-        there = second.queue("foo")
-        await asyncio.gather(other.attach(), there.attach())
-        there.on("closed", closed.set)
-        await queue.close()
-        async with asyncio.timeout(30):
-            await closed.wait()
-        assert not there.is_attached
-        with pytest.raises(Gone):
-            await there.push_many(["b"])
-        assert await redis.keys("bus:*") == []
 
 
 async def test_values_of_metadata_are_kept_as_text(bus: Bus) -> None:

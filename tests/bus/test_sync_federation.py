@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import assert_type
 
 import pytest
@@ -13,11 +12,6 @@ from penstock.base.errors import Unauthorized
 from penstock.sync import Bus
 from penstock.sync.bus import FederatedQueue, FederatedService, Message
 from tests.bus.gateway import SECRET, serving, url_of
-
-
-@dataclass
-class Cart:
-    total: int = 0
 
 
 @pytest.fixture
@@ -59,41 +53,6 @@ def test_a_queue_of_another_site_is_pushed_to_and_consumed(bus: Bus, url: str, r
         break
     assert message.id == 3
     assert [message.id for message in queue.consume(reliable=True, limit=1)] == [4]
-
-
-def test_handlers_of_a_queue_of_another_site_run_in_a_thread(bus: Bus, url: str) -> None:
-    queue, heard, done = bus.federate(bus.queue("foo"), url, secret=SECRET), list[tuple[str, str]](), threading.Event()
-    queue.attach()
-
-    def handle(message: Message) -> None:
-        heard.append((str(message), threading.current_thread().name))
-        done.set()
-
-    queue.on("message", handle)
-    queue.consume().start()
-    queue.push("a")
-    assert done.wait(60)
-    assert heard[0][0] == "a"
-    assert heard[0][1].startswith("penstock-handlers")
-
-
-def test_channels_topics_and_objects_of_another_site_block_as_well(bus: Bus, url: str, redis_url: str) -> None:
-    with Bus(redis_url) as there:
-        channel, other = bus.federate(bus.channel("zoo"), url, secret=SECRET), there.channel("zoo")
-        other.listen()
-        channel.connect()
-        channel.send("hi")
-        assert next(iter(other.messages())).body == b"hi"
-        other.send("ho")
-        assert next(iter(channel.messages())).body == b"ho"
-        cart = bus.federate(bus.persistable("cart", Cart(5)), url, secret=SECRET)
-        seen = there.persistable("cart", Cart())
-        assert (cart.save(), seen.load(), seen.value) == (True, True, Cart(5))
-        topic, heard = bus.federate(bus.pubsub("news"), url, secret=SECRET), threading.Event()
-        topic.on("message", lambda body: heard.set() if body == b"new" else None)
-        topic.subscribe()
-        assert there.pubsub("news").publish("new") == 1
-        assert heard.wait(60)
 
 
 def test_a_wrong_secret_is_raised(bus: Bus, url: str) -> None:

@@ -1,9 +1,6 @@
 """The benchmark of hqueue: its clients do what they time, and each figure has as many samples as rounds."""
 
 import socket
-import sys
-import threading
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -11,7 +8,6 @@ import pytest
 
 from bench import testbed
 from bench.queue import clients, rates, sizes
-from bench.side import side
 from penstock.testing.server import EmbeddedServer
 from tests.http.queue_service import QueueService, new_name, queue_service
 
@@ -38,38 +34,6 @@ def test_workers_end_as_many_tasks_as_they_say_one_by_one_and_in_batches(service
     assert info(service, name) | {"waiting": 80, "ended": 70, "inHand": 0} == info(service, name)
     clients.work(service.port, [name], 2, 80, 10)
     assert info(service, name) | {"waiting": 0, "ended": 150, "inHand": 0} == info(service, name)
-
-
-def test_workers_fail_if_there_are_fewer_tasks_than_they_are_to_fetch(service: QueueService) -> None:
-    name = new_name()
-    clients.fill(service.port, [name], 3, 32)
-    with pytest.raises(AssertionError, match="status=204"):
-        clients.work(service.port, [name], 1, 4, 1)
-
-
-def test_each_of_many_queues_is_filled_and_emptied_once(service: QueueService) -> None:
-    names = [new_name() for _ in range(20)]
-    clients.fill(service.port, names, 1, 32)
-    clients.work(service.port, names, 1, 20, 1)
-    assert all(info(service, name) | {"waiting": 0, "ended": 1} == info(service, name) for name in names)
-
-
-def test_a_circle_adds_fetches_and_acknowledges_large_values(service: QueueService) -> None:
-    name = new_name()
-    found = clients.circle(service.port, name, 2, 6, 300_000)
-    assert {"add p50", "fetch p50", "ack p50"} <= found.keys()
-    assert info(service, name) | {"waiting": 0, "ended": 6} == info(service, name)
-
-
-def test_workers_that_wait_see_how_long_ago_a_task_was_added(service: QueueService) -> None:
-    name = new_name()
-    adding = threading.Timer(0.5, clients.add_now_and_then, (service.port, name, 10, 0.02))
-    adding.start()
-    begin = time.monotonic()
-    found = clients.poll(service.port, name, 20, 10)
-    assert time.monotonic() - begin < clients.WAIT_SECONDS
-    adding.join()
-    assert 0 < found["p50"] <= found["p99"] < 5
 
 
 def test_an_answer_that_comes_in_pieces_is_read_wholly() -> None:
@@ -111,8 +75,3 @@ def test_each_figure_has_a_sample_of_each_round_and_the_limit_that_is_wanted() -
         assert [(len(each.samples), each.limit, each.at_least) for each in flat] == [(1, 1.3, False)] * 3
         assert len({each.name for each in (*one, *many, *sealed, *flat)}) == 10
         assert all(each.samples[0] > 0 for each in (*one, *many, *sealed, *flat))
-
-
-def test_the_process_of_clients_takes_orders(service: QueueService) -> None:
-    with side(sys.executable, "-m", "bench.queue.clients", str(service.port)) as process:
-        assert process.order("hello", 2, 20)["hello p50"] > 0

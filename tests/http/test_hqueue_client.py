@@ -217,24 +217,6 @@ async def test_a_loop_without_with_is_an_error_and_its_task_goes_back(queue: Que
     assert (await taken(queue, 5)).value == 1
 
 
-async def test_a_task_whose_handler_is_cancelled_goes_back_at_once(queue: Queue) -> None:
-    await queue.add(1)
-    began = asyncio.Event()
-
-    async def work() -> None:
-        async for task in queue.tasks(time_to_recover=600):
-            with task:
-                began.set()
-                await asyncio.sleep(SECONDS)
-
-    working = asyncio.create_task(work())
-    await began.wait()
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
-    assert (await taken(queue, 5)).attempt == 2
-
-
 async def test_a_handler_that_is_cancelled_inside_a_loop_that_goes_on_gives_its_task_back(queue: Queue) -> None:
     await queue.add(1, attempts=3)
     seen = list[int]()
@@ -261,17 +243,6 @@ async def some_of_a_batch(queue: Queue) -> int:
             if len((await queue.info()).held) > 1:
                 break
     return seen
-
-
-async def test_what_was_taken_and_not_handled_goes_back_when_a_loop_ends(queue: Queue) -> None:
-    await queue.add_many(range(40))
-    seen = await some_of_a_batch(queue)
-    found = list[Any]()
-    while len(found) < 40 - seen:
-        task = await taken(queue, 5)
-        await queue.ack(task.task_token)
-        found.append(task.value)
-    assert sorted(found) == [*range(seen, 40)]
 
 
 async def test_what_goes_back_has_not_been_tried(queue: Queue) -> None:
@@ -497,39 +468,6 @@ async def test_a_task_expires(queue: Queue) -> None:
     added = await queue.add(1, ttl=0.2)
     with pytest.raises(TaskExpired):
         await queue.result(added.id, timeout=SECONDS)
-
-
-async def test_a_killed_service_is_waited_for_and_no_task_is_lost(tmp_path: Any) -> None:
-    with queue_service(tmp_path / "log") as service:
-        done, many = Counter[int](), 300
-        async with asyncio.timeout(120), Queues(service.url) as queues, Queues(service.url) as producer:
-            queue = queues["a"]
-
-            async def work(name: str) -> None:
-                async for task in queue.tasks(worker=name, batch=5, time_to_recover=20):
-                    with task:
-                        await asyncio.sleep(0.002)
-                        done[task.value] += 1
-                        task.finish(task.value)
-
-            async def add() -> list[str]:
-                return [(await producer["a"].add(number)).id for number in range(many)]
-
-            working = [asyncio.create_task(work(f"w{number}")) for number in range(3)]
-            adding = asyncio.create_task(add())
-            for _ in range(3):
-                await asyncio.sleep(0.4)
-                service.kill()
-                await asyncio.sleep(0.3)
-                await asyncio.to_thread(service.start)
-            ids = await adding
-            results = await asyncio.gather(*(producer["a"].result(id, timeout=60) for id in ids))
-            assert results == [*range(many)]
-            queues.stop()
-            await asyncio.gather(*working)
-            info = await producer["a"].info()
-        assert info.index == many  # each was added once
-        assert set(done) == {*range(many)}
 
 
 async def test_a_token_has_an_owner_whose_queues_are_its_own(tmp_path: Any) -> None:

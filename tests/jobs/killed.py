@@ -1,6 +1,6 @@
 """Programs that load.py starts for tests that kill them, and that print lines.
 
-``python -m tests.jobs.killed worker|producer|slow URL`` runs one.
+``python -m tests.jobs.killed worker|producer URL`` runs one.
 """
 
 import asyncio
@@ -63,22 +63,6 @@ async def produce(url: str, first: int) -> None:
             await asyncio.sleep(0.02 + first / 40_000)  # ever slower: all completions of a long run are kept
 
 
-async def work_slowly(url: str) -> None:
-    """Do one job that takes 0.3 s, and say who has done it."""
-    worker = Consumer("g", claim_after=CLAIM_AFTER)
-
-    @worker.job("s", result="out")
-    async def process(job: Attempt) -> int:
-        say("begun", job.number)
-        await asyncio.sleep(0.3)  # timing: it takes a while
-        say("ended", job.number, job.why)
-        return os.getpid()
-
-    async with Jobs(url) as jobs:
-        await jobs.run(worker)
-
-
 if __name__ == "__main__":
     role, at, *more = sys.argv[1:]
-    runs = {"worker": work, "slow": work_slowly}
-    asyncio.run(produce(at, int(more[0])) if role == "producer" else runs[role](at))
+    asyncio.run(produce(at, int(more[0])) if role == "producer" else work(at))

@@ -129,34 +129,6 @@ async def test_the_history_of_a_job_has_deaths_and_errors_in_order(jobs: Jobs, r
     ]  # fmt: skip
 
 
-async def test_a_job_that_runs_is_renewed_and_nobody_claims_it(
-    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Although it was idle for nearly as long as it may be."""
-    renew_every(monkeypatch, 0.1)
-    one, other, held = consumer(), consumer(), Held()
-    one.job("s")(held)
-    other.job("s")(held)
-    async with working(jobs, one, other):
-        await send(jobs, 1)
-        await eventually(lambda: held.begun)
-        for _ in range(3):
-            [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
-            entry, owner = found["message_id"], found["consumer"]
-            await redis.xclaim(STREAM, GROUP, owner, 0, [entry], idle=30_000, retrycount=1, justid=True)
-            await eventually(partial(is_renewed, redis, owner, 30_000))
-        assert held.begun == [("J0", 1)]
-        held.let()
-        await eventually(lambda: completed(redis, 1))
-
-
-async def is_renewed(redis: Any, owner: bytes, milliseconds: int) -> bool:
-    """Return whether the job in hand is its owner's in its first attempt, and was idle for less."""
-    [found] = await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
-    assert (found["consumer"], found["times_delivered"]) == (owner, 1)
-    return bool(found["time_since_delivered"] < milliseconds)
-
-
 async def test_a_consumer_that_lost_a_job_cannot_finish_it(jobs: Jobs, redis: Any) -> None:
     """Its result is not written, its failure is not counted, and the job is the other's."""
     one, errors = consumer("g", id="ONE", attempts=5), dict[str, Exception]()

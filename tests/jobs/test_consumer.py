@@ -287,20 +287,6 @@ async def test_a_job_that_fails_is_tried_again_and_its_history_is_kept(jobs: Job
     assert not await redis.exists("hfxbus:tries:s:g", "hfxbus:wait:s:g")
 
 
-async def test_attempts_without_a_delay_follow_at_once(jobs: Jobs, redis: Any, seldom: None) -> None:
-    worker = consumer(attempts=5, backoff=Backoff((), 0, 0))
-
-    @worker.job("s")
-    async def process(job: Attempt) -> None:
-        raise ValueError("no")
-
-    async with working(jobs, worker):
-        for number in range(5):
-            await send(jobs, 1)
-            await eventually(partial(completed, redis, number + 1))
-    assert {letter["attempts"] for letter in await dead(redis)} == {"5"}
-
-
 async def test_Final_ends_a_job_at_once(jobs: Jobs, redis: Any) -> None:
     worker = consumer(attempts=5)
 
@@ -559,25 +545,6 @@ async def test_jobs_are_handed_back_at_once_however_a_consumer_ends(
         for stream in "st":
             await eventually(partial(completed, redis, 1, stream))
     assert {number for _, number in heir.begun} == {1}
-
-
-async def test_what_is_handed_back_is_begun_at_once_by_one_that_was_idle(jobs: Jobs, redis: Any, seldom: None) -> None:
-    one, other, held, heir = consumer(stop_timeout=0), consumer(), Held(), Held()
-    one.job("s")(held)
-    other.job("s")(heir)
-    heir.let()
-    async with working(jobs, one):
-        await send(jobs, 1)
-        await eventually(lambda: held.begun)
-        async with working(jobs, other):
-            await eventually(partial(consumers_are, redis, 2))
-            await asyncio.sleep(0.1)  # timing: it waits for jobs
-            one.stop()
-            await eventually(lambda: heir.begun == [("J0", 1)])
-
-
-async def consumers_are(redis: Any, many: int) -> bool:
-    return len(await redis.xinfo_consumers("hfxbus:str:s", "hfxbus:csr:g")) == many
 
 
 async def test_a_consumer_that_is_stopped_before_it_runs_ends(jobs: Jobs) -> None:

@@ -1,9 +1,7 @@
 """Workers and producers are killed under load, and the server with them: every job ends once in every group."""
 
 import asyncio
-import os
 import random
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +10,8 @@ from redis.asyncio import Redis
 
 from penstock.jobs import Jobs
 from penstock.testing.server import EmbeddedServer
-from tests.jobs.given import kept
-from tests.jobs.killed import CLAIM_AFTER, GROUPS, outcome
-from tests.jobs.load import WORKERS, Load, Program, each_has_ended_once, is_through
+from tests.jobs.killed import GROUPS, outcome
+from tests.jobs.load import WORKERS, Load, each_has_ended_once, is_through
 from tests.support.harness import eventually, rounds
 
 pytestmark = pytest.mark.slow
@@ -50,22 +47,3 @@ async def test_every_job_ends_once_in_every_group_whoever_is_killed(tmp_path: Pa
                         assert (found[group].error is None) == (outcome(group, each) == "done")
         finally:
             load.end()
-
-
-async def test_a_late_result_of_a_worker_that_was_suspended_is_not_applied(tmp_path: Path) -> None:
-    with EmbeddedServer() as server:
-        async with Jobs(server.url) as jobs, Redis.from_url(server.url) as redis:
-            sent = await jobs.producer().send("s", wait_for=["g"])
-            with Program(tmp_path / "one", "slow", server.url) as one:
-                await eventually(lambda: one.lines("begun"))
-                one.signal(signal.SIGSTOP)
-                await asyncio.sleep(CLAIM_AFTER)
-                with Program(tmp_path / "other", "slow", server.url) as other:
-                    await eventually(lambda: other.lines("ended"))
-                    assert set(await sent.finished(10)) == {"g"}
-                    one.signal(signal.SIGCONT)
-                    await eventually(lambda: one.says("not settled") or one.says("another consumer has the job"))
-                    assert await sent.job.get("out").pull() == [other.pid]
-            assert one.pid != other.pid != os.getpid()
-            assert [each["grp"] for each in await kept(redis)] == ["g"]
-            assert (await redis.xpending("hfxbus:str:s", "hfxbus:csr:g"))["pending"] == 0

@@ -1,8 +1,5 @@
 """Jobs without async: the same names, blocking."""
 
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +11,10 @@ from redis import Redis
 
 from penstock.base.errors import WrongCall
 from penstock.core.backoff import Backoff
-from penstock.jobs import DeadJob, FinishTimeout, PauseTimeout, ProcessJob, Rejected
+from penstock.jobs import DeadJob, FinishTimeout, PauseTimeout, Rejected
 from penstock.sync import Consumer, Jobs
 from penstock.sync.jobs import Attempt, Producer
-from tests.support.harness import PATIENCE, ROOT, until
+from tests.support.harness import PATIENCE, until
 
 AT_ONCE = Backoff((), 0, 0)
 
@@ -244,45 +241,3 @@ def test_wrong_calls_are_named(jobs: Jobs, producer: Producer, redis_url: str) -
         until(lambda: consumer._portal is not None)
         with pytest.raises(WrongCall, match="runs already"):
             jobs.run(consumer)
-
-
-def double(job: ProcessJob) -> int:
-    """Return what a process makes of a job."""
-    return 2 * int(job.values["in"] or b"")
-
-
-@pytest.mark.slow
-def test_a_function_runs_in_a_process(jobs: Jobs, producer: Producer) -> None:
-    consumer = Consumer("small")
-    consumer.job("resize", in_process=True, values=["in"], result="out")(double)  # type: ignore[type-var]
-    with running(jobs, consumer):
-        sent = producer.send("resize", {"in": 21}, wait_for=["small"])
-        assert sent.result("small", "out", timeout=60) == 42
-
-
-WORKER = """
-import signal, sys, time
-from penstock.sync import Consumer, Jobs
-consumer = Consumer("small")
-@consumer.job("resize")
-def resize(job):
-    print("begun", flush=True)
-    time.sleep(0.5)
-    job.set("out", "done").push()
-with Jobs(sys.argv[1], stop_signals=[signal.SIGTERM]) as jobs:
-    jobs.run(consumer)
-"""
-
-
-@pytest.mark.slow
-def test_a_signal_ends_a_worker_after_the_job_in_hand(jobs: Jobs, producer: Producer, redis_url: str) -> None:
-    sent = producer.send("resize", wait_for=["small"])
-    with subprocess.Popen(
-        [sys.executable, "-c", WORKER, redis_url], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    assert sent.finished(PATIENCE)["small"].error is None
-    assert sent.job.get("out").pull() == ["done"]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.base.errors import Unauthorized, Unconfirmed
+from penstock.base.errors import Unauthorized
 from penstock.bus import Bus
 from services.gateway.settings import Settings
 from tests.support.federated import SECRET, far
-from tests.support.harness import Service, eventually, rounds
+from tests.support.harness import Service, eventually
 
 
 @pytest.fixture
@@ -90,45 +90,6 @@ async def test_a_stop_gives_back_what_peers_have_not_handled(gateway: Service, r
 
 async def _fewer(redis: "Redis", many: int) -> bool:
     return bool(await redis.llen("bus:queue:foo:messages") / 2 <= many)
-
-
-async def test_nothing_is_lost_in_reliable_mode_when_the_gateway_is_killed(
-    gateway: Service, redis: "Redis", redis_url: str, port: int
-) -> None:
-    many = 0
-    confirmed, unknown, taken = set[str](), set[str](), set[str]()
-    async with Bus(patience=60) as producing, Bus(patience=60) as consuming:
-        source, sink = far(producing, port), far(consuming, port)
-        await source.attach(ttl=120)
-        await sink.attach(ttl=120)
-
-        async def consume() -> None:
-            async for message in sink.consume(reliable=True):
-                taken.add(str(message))
-                if message.id % 20 == 0:
-                    message.ack()
-
-        consumer = asyncio.create_task(consume())
-        for _ in rounds():
-            pushes = {str(many + place): source.push(str(many + place)) for place in range(200)}
-            many += 200
-            await asyncio.sleep(0)
-            gateway.kill()
-            gateway.start()
-            for body, push in pushes.items():
-                try:
-                    await push
-                    confirmed.add(body)
-                except Unconfirmed:
-                    unknown.add(body)
-        assert int(await source.push("last")) > 0
-        async with asyncio.timeout(60):
-            while not confirmed <= taken or "last" not in taken:
-                await asyncio.sleep(0.05)
-        consumer.cancel()
-        await asyncio.gather(consumer, return_exceptions=True)
-    assert len(confirmed | unknown) == many
-    assert taken <= confirmed | unknown | {"last"}
 
 
 async def test_it_works_with_the_rights_that_it_names_and_no_others(

@@ -79,31 +79,6 @@ async def test_a_stop_of_one_of_two_importers_under_load_fails_no_request(
     assert (answered, failed) == (400, [])
 
 
-async def test_a_killed_importer_loses_its_connections_and_nothing_else(
-    redis: "Redis", redis_url: str, port: int, tmp_path: Path
-) -> None:
-    """What it has pushed stays in the list; answers to it are removed; the next one serves at once."""
-    with importer(redis_url, port, tmp_path / "log") as service:
-        await asyncio.to_thread(until, lambda: is_ready(port))
-        async with httpx.AsyncClient(timeout=60) as client:
-            asking = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/kept"))
-            async with asyncio.timeout(60):
-                while not await redis.llen(OUT):
-                    await asyncio.sleep(0.01)
-            service.kill()
-            with pytest.raises(httpx.HTTPError):
-                await asking
-        assert await redis.llen(OUT) == 1
-        service.start()
-        await asyncio.to_thread(until, lambda: is_ready(port))
-        with Worker(redis_url):
-            answer = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{port}/next")
-            assert answer.headers["x-path"] == "/next"
-        service.stop()
-    assert await redis.llen("web:res:1") == 1
-    assert await redis.zrange("web:responses", 0, -1) == [b"web:res:1", b"web:res:2"]
-
-
 async def test_it_works_with_the_rights_that_it_names_and_no_others(
     redis: "Redis", redis_url: str, port: int, tmp_path: Path
 ) -> None:

@@ -18,8 +18,6 @@ from tests.support.harness import ROUNDS, Service, until
 from tests.support.outbox_site import Place
 from tests.support.tls import certificate, needs_openssl
 
-ODD = [b"", b"\0", bytes(range(256)), b"\xff\xfe\xc3\x28", b"\r\n$3\r\n*1\r\n", "Größe ✓".encode(), b"x", b"x"]
-
 
 @pytest.fixture
 def ends() -> Iterator[ExitStack]:
@@ -35,22 +33,6 @@ def one(here: Any, redis_url: str, tmp_path: Path, ends: ExitStack) -> Place:
 @pytest.fixture
 def two(here: Any, redis_url: str, tmp_path: Path, ends: ExitStack) -> Place:
     return Place("two", redis_url, tmp_path, ends)
-
-
-async def test_two_sites_exchange_messages_once_and_in_order(one: Place, two: Place) -> None:
-    at_one, at_two = one.up(subscribe=f"two@{two.address}"), two.up(subscribe=f"one@{one.address}")
-    one.until_subscribed()
-    two.until_subscribed()
-    there, back = [*ODD, *map(b"%d".__mod__, range(2000))], [b"from two"]
-    one.push(*there)
-    two.push(*back)
-    until(lambda: len(two.arrived()) >= len(there) and one.arrived() and one.settled())
-    until(lambda: not one.stored("outgoing") and not two.stored("incoming"))
-    assert (two.arrived(), one.arrived()) == (there, back)
-    assert one.count("delivered", "one:in") == two.count("delivered", "two:out") == len(there)
-    for place in (one, two):
-        assert (await place.problems(), place.count("doubled"), place.count("dead")) == ([], 0, 0)
-    assert (at_one.stop(), at_two.stop()) == (0, 0)
 
 
 async def test_what_is_pushed_while_a_site_is_away_arrives_when_it_is_back(one: Place, two: Place) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.dead_letters import Letter
 from tests.support.harness import Service, until
@@ -66,29 +65,6 @@ def test_a_message_that_is_pushed_here_is_there(line: Line) -> None:
     assert sorted(line.there.keys()) == sorted([b"out", f"out:from:{source}".encode()])
 
 
-def test_what_waits_and_what_comes_meanwhile_arrives_in_order(line: Line) -> None:
-    messages = numbered(20_000)
-    line.push(messages[:10_000])
-    service = line.up(batch=100, window=5)
-    for first in range(10_000, 20_000, 500):
-        line.push(messages[first : first + 500])
-    line.until_arrived(messages)
-    assert service.stop() == 0
-
-
-def test_any_bytes_are_carried_unchanged(line: Line) -> None:
-    line.up()
-    line.push(ODD)
-    line.until_arrived(ODD)
-
-
-def test_a_large_message_is_carried_unchanged_among_small_ones(line: Line) -> None:
-    messages = [b"before", b"\xa5\0" * 10_485_760, b"after"]
-    line.up(batch_bytes=1_000)
-    line.push(messages)
-    line.until_arrived(messages)
-
-
 def test_one_message_after_another_crosses_at_once(line: Line) -> None:
     line.up(**TIGHT, pop_timeout=30)
     for number, message in enumerate(messages := numbered(50)):
@@ -123,23 +99,6 @@ def test_an_idle_one_stops_at_once(line: Line) -> None:
     assert service.stop() == 0
 
 
-def test_of_two_replicas_one_sends_and_the_other_takes_over_when_it_is_killed(line: Line) -> None:
-    messages = numbered(30_000)
-    line.push(messages[:20_000])
-    replicas = {service.pid: service for service in (line.up(**TIGHT), line.up(**TIGHT))}
-    until(lambda: line.there.llen("out") > 100)
-    owner = line.here.hget(KEYS.lease, "owner").decode()
-    active = replicas.pop(int(line.here.hget(KEYS.instance(owner), "pid")))
-    active.kill()
-    sent = line.there.llen("out")
-    until(lambda: line.there.llen("out") > sent)
-    (other,) = replicas.values()
-    assert other.stop() == 0
-    line.up()
-    line.push(messages[20_000:])
-    line.until_arrived(messages)
-
-
 def test_while_the_other_server_is_away_messages_wait_here(breakable: Line, tmp_path: Path) -> None:
     messages = numbered(1_000)
     with EmbeddedServer(directory=tmp_path, aof=True) as there, ExitStack() as ends:
@@ -170,20 +129,6 @@ def test_a_batch_fenced_off_by_the_target_is_logged_and_sent_with_a_new_token(li
     assert logged(service, "lease lost") == []
 
 
-def test_a_list_there_of_the_wrong_type_is_named_once_and_waited_for(line: Line) -> None:
-    line.there.set("out", "in the way")
-    service = line.up()
-    line.push(numbered(100))
-    until(lambda: waits(service, "the other server: out holds a string, expected a list"))
-    failures = line.here.info("stats")["total_commands_processed"]
-    until(lambda: line.here.info("stats")["total_commands_processed"] > failures + 50)
-    assert len(logged(service, "waiting")) == 1
-    assert logged(service, "resumed") == []
-    line.there.delete("out")
-    line.until_arrived(numbered(100))
-    assert len(logged(service, "resumed")) == 1
-
-
 @pytest.mark.parametrize("key", [KEYS.sequence, KEYS.link, KEYS.lease])
 def test_a_key_of_the_wrong_type_here_is_named_and_waited_for(line: Line, key: str) -> None:
     line.here.set(key, "in the way")
@@ -192,31 +137,6 @@ def test_a_key_of_the_wrong_type_here_is_named_and_waited_for(line: Line, key: s
     until(lambda: waits(service, f"{key} holds a string, expected a hash"))
     line.here.delete(key)
     line.until_arrived(numbered(100))
-
-
-@pytest.mark.parametrize("refusal", ["full", "read-only", "no permission", "no scripts"])
-def test_a_server_that_refuses_is_named_once_and_waited_for(breakable: Line, refusal: str) -> None:
-    there = breakable.there
-    port = there.connection_pool.connection_kwargs["port"]
-    there.acl_setuser("sender", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], commands=["+@all"])
-    refuse = {
-        "full": (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
-        "read-only": (["REPLICAOF", "127.0.0.1", str(free_port())], ["REPLICAOF", "NO", "ONE"]),
-        "no permission": (["ACL", "SETUSER", "sender", "-lpush", "-info"], ["ACL", "SETUSER", "sender", "+@all"]),
-        "no scripts": (["ACL", "SETUSER", "sender", "-@scripting"], ["ACL", "SETUSER", "sender", "+@all"]),
-    }
-    begin, end = refuse[refusal]
-    service = breakable.up(out_redis=f"redis://sender:{PASSWORD}@127.0.0.1:{port}/0")
-    breakable.push(numbered(100))
-    breakable.until_arrived(numbered(100))
-    there.execute_command(*begin)
-    breakable.push(numbered(100, 100))
-    until(lambda: waits(service, "the other server: "))
-    assert breakable.arrived() == numbered(100)
-    there.execute_command(*end)
-    breakable.until_arrived(numbered(200))
-    assert len(logged(service, "waiting")) == 1, logged(service, "waiting")
-    assert PASSWORD not in service.log_text()
 
 
 def test_an_idle_connection_that_the_other_server_closes_is_no_outage(line: Line) -> None:
@@ -262,56 +182,6 @@ def test_a_message_that_is_too_large_for_the_other_server_is_a_dead_letter(break
     assert [letter.text(name) for name in ("reason", "source", "queue")] == ["tooLarge", "in", "out"]
     assert breakable.problems() == []
     assert service.stop() == 0
-
-
-def test_a_server_that_has_lost_its_data_ends_it_with_words_for_the_operator(line: Line) -> None:
-    service = line.up()
-    line.push(numbered(10))
-    line.until_arrived(numbered(10))
-    assert service.stop() == 0
-    line.there.flushall()
-    line.push(numbered(10, 10))
-    service = line.up()
-    assert service.wait() == 1
-    (failed,) = logged(service, "failed")
-    assert failed["reason"].startswith("the other server has 0 messages of ours, of 10 that had arrived: ")
-    assert f"HDEL {KEYS.sequence} source sequence" in failed["reason"]
-    assert line.arrived() == []
-    line.here.hdel(KEYS.sequence, "source", "sequence")
-    line.up()
-    until(lambda: line.there.llen("out") == 10 and line.settled())
-    assert line.arrived() == numbered(10, 10)
-
-
-def test_a_source_that_has_lost_its_last_second_goes_on_where_the_other_server_is(line: Line) -> None:
-    """The target's digest shows that the forgotten messages were sent."""
-    service = line.up()
-    for first, count in ((0, 4), (4, 6)):
-        line.push(numbered(count, first))
-        line.until_arrived(numbered(first + count))
-    assert service.stop() == 0
-    line.here.hset(KEYS.sequence, "sequence", 4)
-    line.push(numbered(6, 4))
-    line.push(numbered(5, 10))
-    service = line.up()
-    until(lambda: line.there.llen("out") >= 15 and line.settled())
-    assert line.arrived() == numbered(15)
-    assert logged(service, "data was lost here: some of what follows may arrive twice") == []
-
-
-def test_a_source_that_lost_messages_sends_what_it_has_under_a_new_name_and_says_so(line: Line) -> None:
-    line.push(numbered(10))
-    service = line.up()
-    line.until_arrived(numbered(10))
-    assert service.stop() == 0
-    source = line.here.hget(KEYS.sequence, "source")
-    line.here.hset(KEYS.sequence, "sequence", 4)
-    line.push([*numbered(2, 4), *numbered(8, 10)])
-    service = line.up()
-    until(lambda: line.there.llen("out") >= 20 and line.settled())
-    assert line.arrived() == [*numbered(10), *numbered(2, 4), *numbered(8, 10)]
-    assert len(logged(service, "data was lost here: some of what follows may arrive twice")) == 1
-    assert line.here.hget(KEYS.sequence, "source") != source
 
 
 def test_a_user_there_with_just_the_rights_that_are_documented_suffices(breakable: Line) -> None:

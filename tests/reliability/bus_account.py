@@ -116,11 +116,6 @@ class Account:
             ids = [id_ for _, id_ in sorted(pairs)]
             assert ids == sorted(ids)
 
-    def assert_one_at_a_time(self, but: int) -> None:
-        """Once the next consumption had begun, none handled more, ``but`` for some messages in hand when suspended."""
-        turns = [one for one, other in pairwise(self.got) if (one.who, one.begin) != (other.who, other.begin)]
-        assert len(turns) <= len(self.consumptions) - 1 + 2 * but, turns
-
     def assert_reliable(self, last_id: int) -> None:
         """All guarantees of a reliable queue whose server has lost nothing."""
         self.assert_nothing_is_lost()
@@ -178,10 +173,6 @@ class Workers:
     def outages(self) -> int:
         """Return how often workers have logged that the server is away."""
         return sum(each.log_text().count("server away") for each in self.all)
-
-    def last_who(self) -> str:
-        """Return who handled the last message."""
-        return self.account().got[-1].who
 
     def handled(self) -> int:
         return self.journal.read_bytes().count(b" got ") if self.journal.exists() else 0

@@ -11,7 +11,7 @@ import pytest
 
 from common.http.server import listening_socket
 from penstock.testing.server import EmbeddedServer
-from tests.reliability.importing import CLIENTS, OUT, Load, Worker, importer
+from tests.reliability.importing import OUT, Load, Worker, importer
 from tests.support.harness import rounds, until
 
 
@@ -70,29 +70,3 @@ async def test_importers_killed_under_load_mix_up_no_answers(
         for service in services:
             assert await asyncio.to_thread(service.stop) == 0
         await asyncio.to_thread(until, lambda: not worker.redis.llen(OUT))
-
-
-async def test_a_server_away_or_full_is_503_at_once_and_service_resumes_soon(
-    durable: EmbeddedServer, port: int, tmp_path: Path
-) -> None:
-    with importer(durable.url, port, tmp_path / "log"), Worker(durable.url) as worker:
-        await asyncio.to_thread(until, lambda: is_ready(port))
-        async with Load(port) as load:
-            for trouble in ("away", "full"):
-                await load.served()
-                if trouble == "away":
-                    await asyncio.to_thread(durable.kill)
-                else:
-                    worker.redis.config_set("maxmemory", 1)
-                refused = load.got[503]
-                async with asyncio.timeout(60):
-                    while load.got[503] < refused + 200:
-                        await asyncio.sleep(0.05)
-                if trouble == "away":
-                    await asyncio.to_thread(durable.start)
-                else:
-                    worker.redis.config_set("maxmemory", 0)
-                await load.served()
-        assert load.wrong == []
-        assert load.got[0] == 0
-        assert load.got[504] <= CLIENTS  # those whose worker could not push its answer to a full server

@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,51 +13,8 @@ from penstock.composition.files import read
 from penstock.testing.chaos.plan import Chosen
 from penstock.testing.chaos.report import summary
 from penstock.testing.chaos.run import Run
-from penstock.testing.server import EmbeddedServer
-from tests.reliability.lists import MESSAGES, assert_all_arrived_once, worker
+from tests.reliability.lists import worker
 from tests.support.harness import ROOT, rounds, until
-
-
-def test_consumers_killed_at_any_moment_lose_and_double_nothing(redis_url: str) -> None:
-    rng = random.Random()
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
-        redis.lpush("in", *MESSAGES[: len(MESSAGES) // 2])
-        with worker(redis_url):
-            for number in rounds():
-                with worker(redis_url) as killed:
-                    until(lambda: rng.random() < 0.02, every=0.01)
-                    killed.kill()
-                if number == 5:
-                    redis.lpush("in", *MESSAGES[len(MESSAGES) // 2 :])
-        with worker(redis_url):
-            assert_all_arrived_once(redis)
-        assert not [key for key in redis.scan_iter() if redis.type(key) == b"list" and key != b"out"]
-
-
-def test_consumers_that_sleep_beyond_their_lease_lose_and_double_nothing(redis_url: str) -> None:
-    """SIGSTOP for longer than the lease, with messages in hand: others have them when it wakes."""
-    rng = random.Random()
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
-        redis.lpush("in", *MESSAGES)
-        with worker(redis_url) as one, worker(redis_url):
-            for _ in range(3):
-                until(lambda: rng.random() < 0.02, every=0.01)
-                os.kill(one.pid, signal.SIGSTOP)
-                until(lambda: rng.random() < 0.02, every=0.1)
-                os.kill(one.pid, signal.SIGCONT)
-            assert_all_arrived_once(redis)
-
-
-def test_a_server_that_restarts_under_load_loses_and_doubles_nothing() -> None:
-    with EmbeddedServer(aof=True) as server, Redis.from_url(server.url) as redis:
-        redis.lpush("in", *MESSAGES)
-        with worker(server.url), worker(server.url):
-            for share in (1, 2, 3):
-                until(lambda share=share: redis.llen("out") > share * len(MESSAGES) // 8, every=0.002)  # type: ignore[misc]
-                server.restart()
-            assert_all_arrived_once(redis)
 
 
 def test_producers_killed_and_connections_cut_under_script_flush_lose_and_double_nothing(

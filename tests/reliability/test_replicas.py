@@ -10,14 +10,6 @@ MESSAGES = [b"message %d" % number for number in range(10_000)]
 LATER = [b"later %d" % number for number in range(100)]
 
 
-def test_three_replicas_on_one_input_deliver_10000_messages_once(fleet: Fleet) -> None:
-    for _ in range(3):
-        fleet.up(batch=7)
-    for start in range(0, len(MESSAGES), 100):
-        fleet.push(MESSAGES[start : start + 100])
-    assert_all_settled(fleet, MESSAGES)
-
-
 def test_a_suspended_replica_whose_registration_was_deleted_stops_when_it_goes_on(fleet: Fleet) -> None:
     """Another one has adopted its messages; what it still does loses and doubles nothing."""
     suspended = fleet.up()

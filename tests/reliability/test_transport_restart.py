@@ -75,19 +75,6 @@ def test_a_target_that_lost_its_data_ends_the_service_until_an_operator_decides(
         assert fleet.taken() == len(publisher.accepted)
 
 
-def test_a_target_that_lost_its_data_ends_every_replica(between: Between) -> None:
-    with EmbeddedServer() as here, EmbeddedServer() as there:
-        fleet = between(here, there)
-        replicas = [fleet.up(), fleet.up()]
-        fleet.push(numbered(100))
-        fleet.wait_until_settled()
-        there.kill()
-        there.start()
-        fleet.push(numbered(100, first=100))
-        assert [replica.wait() for replica in replicas] == [1, 1]
-        assert fleet.arrived() == []
-
-
 def test_a_source_that_forgot_everything_is_served_again_from_its_first_message(
     between: Between, rng: random.Random
 ) -> None:

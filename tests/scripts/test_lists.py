@@ -116,24 +116,6 @@ async def test_a_message_that_fails_comes_next_again_and_those_behind_it_follow(
     assert await waiting(redis) == NUMBERS[699:]
 
 
-async def test_a_message_whose_handler_is_cancelled_goes_back(redis: "Redis", orders: List) -> None:
-    await orders.push_many(["a", "b"])
-    begun = asyncio.Event()
-
-    async def handle() -> None:
-        async for message in orders.messages():
-            with message:
-                if message.body == b"b":
-                    begun.set()
-                    await asyncio.Event().wait()
-
-    task = asyncio.create_task(handle())
-    await asyncio.wait_for(begun.wait(), PATIENCE)
-    task.cancel()
-    await asyncio.wait({task})
-    assert await waiting(redis) == [b"b"]
-
-
 async def test_a_loop_goes_on_behind_a_message_that_fails_and_does_not_spin(redis: "Redis", orders: List) -> None:
     await orders.push_many(NUMBERS[:20])
     handled, attempts = list[bytes](), list[float]()
@@ -168,23 +150,6 @@ async def test_results_are_pushed_with_the_settlement_and_those_of_a_failure_are
     squares = [word for number in range(1, 1_500) for word in (b"%d" % number**2, b"and")]
     assert await waiting(redis, "squares") == squares
     assert await waiting(redis, "other") == NUMBERS[:1_499]
-
-
-async def test_loops_share_a_list_and_each_message_is_handled_once(redis: "Redis", lists: Lists, orders: List) -> None:
-    await orders.push_many(NUMBERS)
-    handled = list[bytes]()
-
-    async def handle() -> None:
-        async for message in orders.messages(prefetch=20):
-            with message:
-                await asyncio.sleep(0)
-                handled.append(message.body)
-            if len(handled) == len(NUMBERS):
-                lists.stop()
-
-    await asyncio.wait_for(asyncio.gather(*(handle() for _ in range(5))), PATIENCE)
-    assert sorted(handled, key=int) == NUMBERS
-    assert await waiting(redis) == []
 
 
 async def test_a_slow_loop_leaves_messages_to_others(redis: "Redis", orders: List) -> None:
@@ -232,85 +197,11 @@ async def end_leases(redis: "Redis") -> None:
         await redis.zadd(consumers, dict.fromkeys(await redis.zrange(consumers, 0, -1), 1))  # type: ignore[type-var]
 
 
-async def abandoned(redis: "Redis", redis_url: str, many: int) -> list[bytes | str]:
-    """Have a consumer handle ``many`` messages and die. Return what it held, once its lease has ended."""
-    lists = await Lists(redis_url).__aenter__()
-    loop = lists["orders"].messages()
-    for _ in range(many):
-        with await anext(loop):
-            pass
-    (consumer,) = lists.consumers
-    await consumer.holding.raw.close()
-    lists.consumers.clear()
-    await lists.__aexit__(None, None, None)
-    await end_leases(redis)
-    (held,) = [key async for key in redis.scan_iter("orders:consumer:*")]
-    found: list[bytes | str] = await redis.lrange(held, 0, -1)
-    return found[::-1]
-
-
-@pytest.mark.usefixtures("swift")
-async def test_what_a_dead_consumer_held_is_adopted_first(redis: "Redis", redis_url: str, orders: List) -> None:
-    await orders.push_many(NUMBERS)
-    held = await abandoned(redis, redis_url, 10)
-    assert len(held) >= 8, "those of a batch that it had not settled yet are among them"
-    with capture_logs() as log:
-        handled = await take(orders, 100)
-    first = int(held[0])
-    assert first <= 11
-    assert handled == NUMBERS[first - 1 : first + 99]
-    assert [line["event"] for line in log] == ["adopted"]
-
-
-async def test_a_consumer_that_slept_beyond_its_lease_settles_nothing_of_its_heir(
-    redis: "Redis", redis_url: str, orders: List
-) -> None:
-    """It finds out at its next call, goes on under another id, and loses nothing that it takes then."""
-    await orders.push_many(NUMBERS[:10])
-    for renewing in orders._lists._tasks:
-        renewing.cancel()
-    async with Lists(redis_url) as other:
-        slow = orders.messages(prefetch=3)
-        with await anext(slow) as message:
-            assert message.body == b"1"
-            await end_leases(redis)
-            assert await take(other["orders"], 4) == NUMBERS[:4]
-        with capture_logs() as log:
-            handled: list[bytes | str] = [b"1"]
-            async for message in slow:
-                with message:
-                    handled.append(message.body)
-                if len(handled) == 7:
-                    break
-    assert [line["event"] for line in log] == ["lease lost"]
-    assert sorted(handled, key=int) == [b"1", *NUMBERS[4:10]]
-    await slow.aclose()  # type: ignore[attr-defined]
-    assert await redis.llen("orders") == 0
-
-
 async def lease_of(redis: Any) -> float:
     """Return when the lease of the only consumer of ``orders`` ends, in seconds from now."""
     found: Any = await redis.zrange("orders:consumers", 0, -1, withscores=True)
     [(_, microseconds)] = found
     return float(microseconds) / 1e6 - await now(redis)
-
-
-async def test_a_long_handler_keeps_its_lease(redis: "Redis", redis_url: str) -> None:
-    async with Lists(redis_url, lease=2) as lists:
-        await lists["orders"].push("a")
-        async for message in lists["orders"].messages():
-            with message:
-                lists.lease = 3_600
-
-                async def is_renewed() -> bool:
-                    return await lease_of(redis) > 1_800
-
-                await eventually(is_renewed)
-                async with Lists(redis_url) as other:
-                    with pytest.raises(TimeoutError):
-                        await asyncio.wait_for(take(other["orders"], 1), 0.5)
-            break
-    assert await waiting(redis) == []
 
 
 async def test_scripts_that_the_server_forgot_are_sent_again(redis: "Redis", orders: List) -> None:

@@ -95,17 +95,6 @@ def test_a_signal_ends_the_loop(here: Any, redis_url: str) -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_lists_that_share_a_signal_are_all_stopped(redis_url: str) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    first, second = (Lists(redis_url, stop_signals=[signal.SIGTERM]) for _ in range(2))
-    first.__enter__()
-    with second:
-        first.__exit__(None, None, None)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert list(second["orders"].messages()) == []
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
 def signal_while_it_waits(here: Any, number: signal.Signals) -> None:
     until(lambda: here.info("clients")["blocked_clients"])
     os.kill(os.getpid(), number)

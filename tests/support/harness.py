@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -145,3 +145,13 @@ def until(condition: Callable[[], object], timeout: float = PATIENCE, every: flo
 
 def _as_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def for_each(files: Iterable[Path], check: Callable[[Path], object]) -> None:
+    """Call ``check`` with each file of the repository; an error names the file."""
+    for file in files:
+        try:
+            check(file)
+        except AssertionError as error:
+            error.add_note(f"of {file.relative_to(ROOT)}")
+            raise

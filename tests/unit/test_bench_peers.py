@@ -1,7 +1,6 @@
 """The benchmark of peers: catalog, table, plot, rounds, and our own entries. No peer is installed here."""
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -9,18 +8,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
-from bench.peers import install, ours, peer_run, rounds
+from bench.peers import install, ours, rounds
 from bench.peers.catalog import PEERS
-from bench.peers.install import FromDebian, FromNpm, FromPyPI, NotInstalled
-from bench.peers.page import page, ranked, table, write
+from bench.peers.install import FromDebian, FromNpm, FromPyPI
 from bench.peers.peer_run import Measure, PeerFailed, PeerRun
-from bench.peers.plot import bars
 from bench.peers.programs import DRIVERS, Asking, Producing
-from bench.peers.results import Member, Report, Row, short
+from bench.peers.results import Member, Report, Row
 from bench.peers.works import LIMIT, OURS, Entry, Peer, Work
 from tests.support.harness import ROOT, until
 
@@ -94,65 +90,6 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     assert report(US).ratio(US, LIMIT) is None
 
 
-def test_the_table_has_the_best_first_and_says_why_a_figure_is_missing() -> None:
-    assert table(report(GONE, THEM, THE_LIMIT, US), Work.JOBS).splitlines()[2:] == [
-        "| **limit** | how limit runs | 20,000 | 2,000 | 1,000 - 3,000 | 1 | 2 |",
-        "| **Penstock** | how Penstock runs | 20,000 | 600 | 500 - 1,500 | 0.5 | 1 |",
-        "| them | how them runs | 20,000 | 300 | 100 - 600 | 0.15 | 0.2 |",
-        "| gone | how gone runs | 20,000 | not measured: pip install: no network \\| none |  |  |  |",
-    ]
-
-
-def test_the_shortest_wait_is_first() -> None:
-    waits = [row("slow", 5, work=Work.REPLIES), row("quick", 1, work=Work.REPLIES)]
-    assert [each.peer for each in ranked(waits)] == ["quick", "slow"]
-
-
-@pytest.mark.parametrize(
-    ("number", "words"), [(123_456, "123,000"), (1.234, "1.23"), (0.0456, "0.0456"), (99.9, "99.9")]
-)
-def test_figures_have_three_digits(number: float, words: str) -> None:
-    assert short(number) == words
-
-
-def test_the_page_says_what_was_measured_on_what_and_who_does_more(tmp_path: Path) -> None:
-    measured = report(GONE, THEM, THE_LIMIT, US, row("them", 7, work=Work.REPLIES))
-    write(measured, tmp_path / "benchmarks.md")
-    text = (tmp_path / "benchmarks.md").read_text()
-    assert "2026-11-21: 2 cores, Linux, Python 3" in text
-    assert "3 times" in text
-    assert table(measured, Work.JOBS) in text
-    assert "| them | 1.2.3 | dances |" in text
-    assert "Fan-out" not in text, "nobody was measured at that"
-    assert re.findall(r"\]\((.*svg)\)", text) == ["benchmarks/jobs.svg", "benchmarks/replies.svg"]
-    assert all((tmp_path / picture).exists() for picture in re.findall(r"\]\((.*svg)\)", text))
-
-
-@pytest.mark.parametrize(("load", "shared"), [("1.9", False), ("2.1", True)])
-def test_the_page_says_when_others_used_the_machine(load: str, shared: bool) -> None:
-    text = page(Report({**MACHINE, "load": load}, 3, (), (US,)), "plots")
-    assert f"Load average {load} when it began" in text
-    assert ("other work shared the cores" in text) is shared
-
-
-def test_the_page_of_a_work_without_figures_has_no_picture() -> None:
-    assert "svg" not in page(report(GONE), "plots")
-
-
-def test_the_plot_has_a_bar_for_each_measured_peer_and_is_deterministic() -> None:
-    picture = bars([THE_LIMIT, US, THEM])
-    words = {text.text for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
-    assert {LIMIT, OURS, "them", "2,000", "600", "300"} <= words
-    assert bars([THE_LIMIT, US, THEM]) == picture
-
-
-def test_figures_as_json_have_ratios_and_a_reason_where_there_are_none() -> None:
-    output = json.loads(json.dumps(report(THE_LIMIT, US, GONE).as_json()))
-    assert [each["of_limit"] for each in output["figures"]] == [1, 0.5, None]
-    assert output["figures"][2]["not_measured"] == GONE.missing
-    assert output["figures"][2]["median"] is None
-
-
 def _peer(name: str, *said: float | Exception, log: list[str]) -> Peer:
     """Return a peer that measures these figures, warm-ups included, or raises."""
     figures = iter(said)
@@ -200,12 +137,6 @@ def test_a_peer_that_cannot_be_installed_is_shown_with_the_reason_and_the_others
     assert missing_row.missing == reason
 
 
-def test_without_npm_its_peers_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NotInstalled, match="no node"):
-        FromNpm({"busmq": "3.1.0"}).into(tmp_path / "busmq")
-
-
 def test_an_installation_is_repeated_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(install, "_run", lambda *command: ran.append(command[-1]))
@@ -214,12 +145,6 @@ def test_an_installation_is_repeated_only_after_a_change(tmp_path: Path, monkeyp
         installed = FromNpm({"x": version}).into(tmp_path / "x")
         assert (installed.version, installed.environment) == (version, {"NODE_PATH": str(tmp_path / "x/node_modules")})
     assert len(ran) == 2
-
-
-def test_what_an_installer_says_is_the_reason() -> None:
-    says = (sys.executable, "-c", "import sys; sys.exit('ERROR: no such version')", "pip")
-    with pytest.raises(NotInstalled, match="pip install: ERROR: no such version"):
-        install._run(*says)
 
 
 def _producer(run: PeerRun, code: str, *, piped: bool = False) -> "subprocess.Popen[str]":
@@ -240,23 +165,6 @@ for order in sys.stdin:
         assert run.marks() == 120
 
 
-def test_more_than_was_sent_is_no_figure() -> None:
-    code = """
-for order in sys.stdin:
-    open(os.environ["BENCH_MARKS"], "a").write("." * int(order) + ".")
-"""
-    with PeerRun.opened(None) as run:
-        measure = run.throughput(_producer(run, code))
-        with pytest.raises(PeerFailed, match="11 have come through, 10 were sent"):
-            measure(10)
-
-
-def test_of_a_client_the_median_wait_is_read_in_milliseconds() -> None:
-    with PeerRun.opened(None) as run:
-        ask = run.latency(_producer(run, "for order in sys.stdin: print('{\"p50\": 0.25}', flush=True)", piped=True))
-        assert ask(3) == 250
-
-
 @pytest.mark.parametrize("piped", [True, False])
 def test_a_program_that_dies_is_reported_with_its_last_output(piped: bool) -> None:
     with PeerRun.opened(None) as run:
@@ -264,12 +172,6 @@ def test_a_program_that_dies_is_reported_with_its_last_output(piped: bool) -> No
         measure = (run.latency if piped else run.throughput)(dying)
         with pytest.raises(PeerFailed, match=r"status 1: ValueError: out of paper"):
             measure(10)
-
-
-def test_a_program_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_run, "STEP_SECONDS", 0.2)
-    with PeerRun.opened(None) as run, pytest.raises(PeerFailed, match=r"not done within 0.2 s, 0 messages"):
-        run.throughput(_producer(run, "time.sleep(60)"))(10)
 
 
 def test_nothing_that_was_started_outlives_its_run() -> None:
@@ -315,10 +217,3 @@ def test_a_wrong_call_ends_with_status_2_and_installs_nothing(words: tuple[str, 
     assert done.returncode == 2
     assert words[0] in done.stderr
     assert words[0] != "--peer" or all(peer.name in done.stderr for peer in PEERS)
-
-
-def test_a_driver_of_a_peer_needs_none_of_our_packages() -> None:
-    code = (
-        "import sys; import bench.peers.drivers.orders; sys.exit('redis' in sys.modules or 'penstock' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == 0

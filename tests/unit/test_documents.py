@@ -1,13 +1,13 @@
 """Checks of all documents: links, anchors, named files, tables and line widths."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.harness import ROOT
+from tests.support.harness import ROOT, for_each
 
 FOLDERS: Final = ("bench", "common", "compose", "docs", "examples", "penstock", "scripts", "services", "tests")
 PAGES: Final = sorted(
@@ -15,11 +15,9 @@ PAGES: Final = sorted(
 )
 CODE: Final = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 NAMED: Final = re.compile(rf"(?<![\w/.<-])(?:{'|'.join(FOLDERS)})/[\w/.-]+\.(?:py|lua|sh|yaml|json|md)\b(?!\*)")
-every_page: Final = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-@every_page
-def test_links_have_targets(page: Path) -> None:
+def links_have_targets(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", prose(page)):
         file, _, anchor = target.partition("#")
         linked = (page.parent / file).resolve() if file else page
@@ -27,14 +25,12 @@ def test_links_have_targets(page: Path) -> None:
         assert not anchor or anchor in anchors(linked), target
 
 
-@every_page
-def test_files_that_are_named_exist(page: Path) -> None:
+def files_that_are_named_exist(page: Path) -> None:
     if page.name != "CHANGELOG.md":
         assert [name for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()] == []
 
 
-@every_page
-def test_names_of_the_library_exist(page: Path) -> None:
+def names_of_the_library_exist(page: Path) -> None:
     for name in re.findall(r"\bpenstock\.\w+\.[\w.]*\w", "" if page.name == "CHANGELOG.md" else prose(page)):
         module, _, last = name.replace(".", "/").rpartition("/")
         if not (ROOT / f"{module}/{last}.py").exists():
@@ -43,8 +39,7 @@ def test_names_of_the_library_exist(page: Path) -> None:
             )
 
 
-@every_page
-def test_tables_have_a_header_and_as_many_cells_in_each_row(page: Path) -> None:
+def tables_have_a_header_and_as_many_cells_in_each_row(page: Path) -> None:
     for table in re.findall(r"(?:^ *\|.*\n)+", prose(page), re.MULTILINE):
         rows = [re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row)) for row in table.splitlines()]
         assert len(rows) > 1, table
@@ -52,8 +47,7 @@ def test_tables_have_a_header_and_as_many_cells_in_each_row(page: Path) -> None:
         assert {len(row) for row in rows} == {len(rows[0])}, table
 
 
-@every_page
-def test_lines_are_at_most_100_characters(page: Path) -> None:
+def lines_are_at_most_100_characters(page: Path) -> None:
     if page.name != "CHANGELOG.md":
         lines = prose(page).splitlines()
         assert [
@@ -61,8 +55,7 @@ def test_lines_are_at_most_100_characters(page: Path) -> None:
         ] == []
 
 
-@every_page
-def test_a_composition_runs_on_a_named_server_and_what_is_typed_beside_it_stands_apart(page: Path) -> None:
+def a_composition_runs_on_a_named_server_and_what_is_typed_beside_it_stands_apart(page: Path) -> None:
     """Otherwise `up` starts an embedded server, which the next commands do not find, and goes on until ctrl-C."""
     for block in CODE.finditer(page.read_text()):
         lines = block[0].splitlines()[1:-1]
@@ -70,6 +63,21 @@ def test_a_composition_runs_on_a_named_server_and_what_is_typed_beside_it_stands
             if re.search(r"penstock up [\w/]+$", line):
                 assert any("REDIS=" in earlier for earlier in lines[:place]), line
                 assert place == len(lines) - 1, lines[place + 1]
+
+
+RULES: Final = (
+    links_have_targets,
+    files_that_are_named_exist,
+    names_of_the_library_exist,
+    tables_have_a_header_and_as_many_cells_in_each_row,
+    lines_are_at_most_100_characters,
+    a_composition_runs_on_a_named_server_and_what_is_typed_beside_it_stands_apart,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_each_page_keeps_the_rule(rule: Callable[[Path], None]) -> None:
+    for_each(PAGES, rule)
 
 
 def test_the_readme_has_at_most_200_lines() -> None:

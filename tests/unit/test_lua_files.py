@@ -1,6 +1,7 @@
 """Rules for every Lua file: a header that is complete and true, and no forbidden code."""
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.core.script import PARTS, Script
-from tests.support.harness import ROOT
+from tests.support.harness import for_each
 from tests.support.lua_files import (
     FILES,
     SCRIPTS,
@@ -23,29 +24,41 @@ from tests.support.lua_files import (
 )
 
 TYPES = {"string", "list", "hash", "zset", "set", "stream"}
-each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-each_script = pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: str(file.relative_to(ROOT)))
+Rule = Callable[[Path], None]
+OF_FILES = list[Rule]()
+OF_SCRIPTS = list[Rule]()
+OF_PARTS = list[Rule]()
+
+
+def rule(of: list[Rule]) -> Callable[[Rule], Rule]:
+    """Add a function, which raises for a file that breaks the rule."""
+
+    def added(check: Rule) -> Rule:
+        of.append(check)
+        return check
+
+    return added
 
 
 def test_there_are_scripts() -> None:
     assert len(FILES) >= 10
 
 
-@each_file
-def test_the_header_opens_with_what_the_script_does(file: Path) -> None:
+@rule(OF_FILES)
+def the_header_opens_with_what_the_script_does(file: Path) -> None:
     first, second, *_ = header_of(file)
     assert re.fullmatch(r"-- [A-Z].*[.;,:a-z]", first)
     assert second.startswith("--")
 
 
-@each_script
-def test_the_header_says_what_is_returned_and_what_a_second_run_does(file: Path) -> None:
+@rule(OF_SCRIPTS)
+def the_header_says_what_is_returned_and_what_a_second_run_does(file: Path) -> None:
     header = " ".join(line.removeprefix("--").strip() for line in header_of(file))
     assert re.search(r"\bReturns \w.*\. Run twice\b[^.:]*: \w", header)
 
 
-@each_file
-def test_every_key_and_argument_is_documented_and_used(file: Path) -> None:
+@rule(OF_FILES)
+def every_key_and_argument_is_documented_and_used(file: Path) -> None:
     declared = declared_in(file)
     used_by_parts = {name for part in parts_of(file) for name in words_of(part, "USES")}
     assert file.parent == PARTS or any(kind == "KEYS" for kind, _, _ in declared_for(file))
@@ -61,30 +74,30 @@ def test_every_key_and_argument_is_documented_and_used(file: Path) -> None:
             assert len(words.split()) > 1, f"{bare} is not explained"
 
 
-@each_file
-def test_names_are_declared_once_and_are_no_words_of_lua(file: Path) -> None:
+@rule(OF_FILES)
+def names_are_declared_once_and_are_no_words_of_lua(file: Path) -> None:
     names = [name.rstrip("?.") for _, name, _ in declared_in(file)]
     assert len(set(names)) == len(names)
     assert not {"end", "local", "for", "in", "if", "not", "and", "or", "return", "redis", "call"} & set(names)
 
 
-@each_script
-def test_a_script_names_what_it_takes_from_each_part(file: Path) -> None:
+@rule(OF_SCRIPTS)
+def a_script_names_what_it_takes_from_each_part(file: Path) -> None:
     for part in parts_of(file):
         given, taken = words_of(part, "GIVES"), words_of(file, f"WITH {part.stem}:")
         assert taken or not given, f"{part.stem} is not used"
         assert set(taken) == {name for name in given if re.search(rf"\b{name}\b", body_of(file))}, part.stem
 
 
-@each_script
-def test_the_parts_of_a_script_give_each_name_once(file: Path) -> None:
+@rule(OF_SCRIPTS)
+def the_parts_of_a_script_give_each_name_once(file: Path) -> None:
     given = [name for part in parts_of(file) for name in words_of(part, "GIVES")]
     given += [name.rstrip("?.") for _, name, _ in declared_for(file)]
     assert len(set(given)) == len(given)
 
 
-@each_script
-def test_a_script_has_what_its_parts_use(file: Path) -> None:
+@rule(OF_SCRIPTS)
+def a_script_has_what_its_parts_use(file: Path) -> None:
     known = bare_names(declared_in(file))
     for part in parts_of(file):
         known |= bare_names(declared_in(part))
@@ -92,8 +105,8 @@ def test_a_script_has_what_its_parts_use(file: Path) -> None:
         known |= set(words_of(part, "GIVES"))
 
 
-@pytest.mark.parametrize("part", sorted(PARTS.glob("*.lua")), ids=lambda part: part.stem)
-def test_a_part_says_what_it_gives_and_uses(part: Path) -> None:
+@rule(OF_PARTS)
+def a_part_says_what_it_gives_and_uses(part: Path) -> None:
     code = body_of(part)
     assert words_of(part, "GIVES") or re.search(r"^if .* return .* end$", code, re.MULTILINE)
     for name in words_of(part, "GIVES"):
@@ -103,18 +116,18 @@ def test_a_part_says_what_it_gives_and_uses(part: Path) -> None:
     assert any(part in parts_of(file) for file in SCRIPTS), "no script uses it"
 
 
-@each_file
-def test_no_script_uses_positions(file: Path) -> None:
+@rule(OF_FILES)
+def no_script_uses_positions(file: Path) -> None:
     assert not re.search(r"\b(KEYS|ARGV)\b", body_of(file))
 
 
-@each_file
-def test_no_script_looks_for_keys(file: Path) -> None:
+@rule(OF_FILES)
+def no_script_looks_for_keys(file: Path) -> None:
     assert not re.search(r"""['"](KEYS|SCAN|RANDOMKEY|FLUSHALL|FLUSHDB|SELECT)['"]""", body_of(file), re.IGNORECASE)
 
 
-@each_file
-def test_no_script_builds_a_key(file: Path) -> None:
+@rule(OF_FILES)
+def no_script_builds_a_key(file: Path) -> None:
     """Every command but TIME and PUBLISH uses a declared key, or a name from a declared list of names."""
     keys = {name.rstrip("?.") for kind, name, _ in declared_for(file) if kind == "KEYS"} | set(words_of(file, "USES"))
     singles = {name.rstrip("?.") for kind, name, _ in declared_for(file) if name.endswith("...")}
@@ -133,24 +146,21 @@ def test_no_script_builds_a_key(file: Path) -> None:
         )
 
 
-@each_file
-def test_unpack_is_bounded(file: Path) -> None:
+@rule(OF_FILES)
+def unpack_is_bounded(file: Path) -> None:
     """Lua's stack holds a few thousand values; with more, the script would fail halfway."""
     for arguments in re.findall(r"\bunpack\(([^()]*)\)", body_of(file)):
         assert arguments.count(",") == 2, f"unpack({arguments})"
 
 
-@each_file
-async def test_the_server_compiles_it_with_and_without_its_optional_keys(file: Path, redis: Redis) -> None:
-    script = Script.read(file)
-    named: dict[str, Any] = {
-        name.rstrip("?."): ["x"] if name.endswith("...") else "x" for _, name, _ in declared_for(file)
-    }
-    least = {
-        name: value for name, value in named.items() if f"{name}?" not in [each for _, each, _ in declared_for(file)]
-    }
-    for given in (named, least):
-        await redis.script_load(str(script.by_source(**given)[1]))
+async def test_the_server_compiles_each_with_and_without_its_optional_keys(redis: Redis) -> None:
+    for file in FILES:
+        script = Script.read(file)
+        words = [word for _, word, _ in declared_for(file)]
+        named: dict[str, Any] = {word.rstrip("?."): ["x"] if word.endswith("...") else "x" for word in words}
+        least = {name: value for name, value in named.items() if f"{name}?" not in words}
+        for given in (named, least):
+            await redis.script_load(str(script.by_source(**given)[1]))
 
 
 def words_behind(code: str, start: int) -> list[str]:
@@ -208,8 +218,8 @@ def raw_numbers(code: str) -> list[str]:
     return found
 
 
-@each_file
-def test_numbers_in_records_and_times_to_live_are_formatted(file: Path) -> None:
+@rule(OF_FILES)
+def numbers_in_records_and_times_to_live_are_formatted(file: Path) -> None:
     assert raw_numbers(body_of(file)) == []
 
 
@@ -226,3 +236,15 @@ call('HINCRBY', key, 'count', -here)
 call('HINCRBY', key, 'count', count - 1)
 """
     assert raw_numbers(code) == ["EXPIRE expire", "PEXPIRE life", "SET left * 2", "HSET last + 1", "HINCRBY -here"]
+
+
+RULES = [
+    pytest.param(check, files, id=check.__name__)
+    for rules, files in ((OF_FILES, FILES), (OF_SCRIPTS, SCRIPTS), (OF_PARTS, sorted(PARTS.glob("*.lua"))))
+    for check in rules
+]
+
+
+@pytest.mark.parametrize(("check", "files"), RULES)
+def test_each_file_keeps_the_rule(check: Rule, files: list[Path]) -> None:
+    for_each(files, check)

@@ -28,13 +28,6 @@ def problems(**more: Any) -> list[str]:
     return problems_of(Settings, {**LEAST, **more})
 
 
-def test_defaults_are_what_is_documented() -> None:
-    settings = made()
-    found = settings.policy, settings.batch, settings.batch_bytes, settings.rate_expire, settings.pop_timeout
-    assert found == ("expectedWait", 2_000, 2_097_152, 60, 10)
-    assert (settings.workers, settings.registrations, settings.in_hand, settings.weights) == ([], [], [], [])
-
-
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

@@ -1,10 +1,7 @@
 """The parts that the slow tests are cut into, and where tests find what they share."""
 
-import ast
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -57,23 +54,12 @@ def test_the_table_names_what_was_red_flaky_or_skipped(capsys: pytest.CaptureFix
 
 def test_no_file_imports_a_test_file() -> None:
     """What tests share is in tests/support/, or in a module of their folder without tests."""
+    imported = re.compile(r"^ *(?:from +(\S+) +)?import +(\([^)]*\)|[^\n(]+)", re.MULTILINE)
     files = [path for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")]
-    found = [f"{path.relative_to(ROOT)}: {name}" for path in files for name in _imported(path) if _TEST.search(name)]
+    found = [
+        f"{path.relative_to(ROOT)}: {each[0]}"
+        for path in files
+        for each in imported.finditer(path.read_text())
+        if re.search(r"(^|[\s.,(])test_\w+", f"{each[1]} {each[2]}")
+    ]
     assert found == []
-
-
-_TEST = re.compile(r"(^|\.)test_\w+$")
-
-
-def _imported(path: Path) -> Iterator[str]:
-    """Yield the names of modules that a file imports from ``tests``, also within functions; all of relative ones."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name.startswith("tests."))
-        elif isinstance(node, ast.ImportFrom) and (node.level or f"{node.module}.".startswith("tests.")):
-            yield node.module or ""
-            yield from (f"{node.module}.{each.name}" for each in node.names if _is_module(node, each.name))
-
-
-def _is_module(node: ast.ImportFrom, name: str) -> bool:
-    return bool(node.level) or (ROOT / (node.module or "").replace(".", "/") / f"{name}.py").exists()

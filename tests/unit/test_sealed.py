@@ -35,13 +35,13 @@ def test_bytes_that_were_never_sealed_are_refused(other: bytes) -> None:
         KEYS.open(other, AAD)
 
 
-@pytest.mark.parametrize("place", range(len(SEALED) * 8))
-def test_every_flipped_bit_is_refused(place: int) -> None:
+def test_every_flipped_bit_is_refused() -> None:
     """The original's cipher, CBC, detects none: IQ-D14."""
-    changed = bytearray(SEALED)
-    changed[place // 8] ^= 1 << place % 8
-    with pytest.raises(Unopenable):
-        KEYS.open(bytes(changed), AAD)
+    for place in range(len(SEALED) * 8):
+        changed = bytearray(SEALED)
+        changed[place // 8] ^= 1 << place % 8
+        with pytest.raises(Unopenable):
+            KEYS.open(bytes(changed), AAD)
 
 
 def test_what_is_truncated_or_extended_is_refused() -> None:

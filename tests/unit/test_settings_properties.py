@@ -10,23 +10,18 @@ from hypothesis import strategies as st
 
 from common.settings.fields import bounds_of, expected_of
 from penstock.base.errors import SettingsError
+from penstock.base.installed import services
 from penstock.base.shape import property_of
+from penstock.composition.service import settings_of
 from services.mpush.settings import Settings
+from tests.support.given import problems_of
 from tests.unit.writers import FORMATS
 
-NUMBERS: Final = {
-    name: (least, most)
-    for name, field in Settings.model_fields.items()
-    for least, most in [bounds_of(field)]
-    if least is not None and most is not None
-}
 NAMES: Final = st.text(
     st.sampled_from(" \"'`[]{}*?,:;=#$&!|>%@\\é日😀\n\t\u2028\x7f-_/") | st.characters(codec="utf-8"), min_size=1
 )
 quick: Final = settings(deadline=None, max_examples=40)
 OPTIONAL: Final[dict[str, st.SearchStrategy[object]]] = {"redisNamespace": NAMES, "popTimeout": st.integers(5, 30)}
-COMPANIONS: Final = {"service_expire": 86_400, "message_expire": 31_536_000, "message_timeout": 1}
-"""Settings with which every other one may have any value within its own bounds."""
 
 
 @st.composite
@@ -67,34 +62,27 @@ def test_valid_settings_come_back_from_the_environment(props: dict[str, Any]) ->
     assert {name: loaded.shown()[name] for name in props} == props
 
 
-def with_number(name: str, value: Any) -> Settings:
-    least = {"redis": "redis://h", "in_": "in", "pending": "pending", "out": ["out"]}
-    return Settings(**{**least, **COMPANIONS, name: value})
+@pytest.mark.parametrize("service", services())
+def test_each_number_is_of_its_type_and_in_its_bounds(service: str) -> None:
+    """That these are the bounds that were meant, docs/settings.md says."""
+    settings: Any = settings_of(service)
+    for name, field in settings.model_fields.items():
+        least, most = bounds_of(field)
+        if least is not None and most is not None:
+            refusal = f"{property_of(name)}: expected {expected_of(field)}, found "
+            whole = [least + 0.5] if "whole" in refusal else []
+            for value in (least, most, str(least)):
+                assert not [problem for problem in problems_of(settings, {name: value}) if refusal in problem]
+            for wrong in (least - 1, most + 1, str(most + 1), True, "ten", float("nan"), [least], *whole):
+                assert [problem for problem in problems_of(settings, {name: wrong}) if problem.startswith(refusal)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NUMBERS)
-@quick
-@given(data=st.data())
-def test_every_number_in_range_is_accepted(name: str, data: st.DataObject) -> None:
-    least, most = NUMBERS[name]
-    for value in (least, most, data.draw(st.integers(least, most))):
-        assert getattr(with_number(name, value), name) == value
-        assert getattr(with_number(name, str(value)), name) == value
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NUMBERS)
-@quick
-@given(data=st.data())
-def test_every_number_out_of_range_is_refused(name: str, data: st.DataObject) -> None:
-    least, most = NUMBERS[name]
-    field = Settings.model_fields[name]
-    wrong = st.integers(max_value=least - 1) | st.integers(min_value=most + 1)
-    drawn = data.draw(wrong if field.annotation is float else wrong | st.floats(least + 0.5, least + 0.9))
-    for value in (least - 1, most + 1, drawn, str(drawn), True):
-        with pytest.raises(SettingsError, match=f"{property_of(name)}: expected {expected_of(field)}, found"):
-            with_number(name, value)
+@pytest.mark.parametrize("service", services())
+def test_all_missing_settings_are_reported_at_once(service: str) -> None:
+    settings: Any = settings_of(service)
+    missing = {f"{property_of(name)}: missing" for name, field in settings.model_fields.items() if field.is_required()}
+    said = problems_of(settings, {})
+    assert missing <= {problem.rpartition(": expected ")[0] for problem in said}
 
 
 @quick

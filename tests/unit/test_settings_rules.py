@@ -116,23 +116,24 @@ def test_a_fault_of_the_environment_names_the_variable() -> None:
     assert problem.startswith("MPUSH_OUT: expected a list of names")
 
 
-@pytest.mark.parametrize("name", services())
 @pytest.mark.parametrize("service", ["", "_METRICS", "_REDIS", "_REDIS_SERVICE", "_LISTEN", "_SERVICE"])
-def test_what_kubernetes_adds_for_a_service_of_any_name_is_no_setting(name: str, service: str) -> None:
-    prefix, address, port = f"{name.upper()}{service}", "10.96.0.10", "10.96.0.10:9464"
-    environ = {
-        f"{prefix}_SERVICE_HOST": address,
-        f"{prefix}_SERVICE_PORT": "9464",
-        f"{prefix}_SERVICE_PORT_HTTP": "9464",
-        f"{prefix}_PORT": f"tcp://{port}",
-        f"{prefix}_PORT_9464_TCP": f"tcp://{port}",
-        f"{prefix}_PORT_9464_TCP_PROTO": "tcp",
-        f"{prefix}_PORT_9464_TCP_PORT": "9464",
-        f"{prefix}_PORT_9464_TCP_ADDR": address,
-    }
-    settings: Any = settings_of(name)
-    found = settings.names().in_environment(environ)
-    assert (found.problems, found.given) == ([], {})
+def test_what_kubernetes_adds_for_a_service_of_any_name_is_no_setting(service: str) -> None:
+    address, port = "10.96.0.10", "10.96.0.10:9464"
+    for name in services():
+        prefix = f"{name.upper()}{service}"
+        environ = {
+            f"{prefix}_SERVICE_HOST": address,
+            f"{prefix}_SERVICE_PORT": "9464",
+            f"{prefix}_SERVICE_PORT_HTTP": "9464",
+            f"{prefix}_PORT": f"tcp://{port}",
+            f"{prefix}_PORT_9464_TCP": f"tcp://{port}",
+            f"{prefix}_PORT_9464_TCP_PROTO": "tcp",
+            f"{prefix}_PORT_9464_TCP_PORT": "9464",
+            f"{prefix}_PORT_9464_TCP_ADDR": address,
+        }
+        settings: Any = settings_of(name)
+        found = settings.names().in_environment(environ)
+        assert (found.problems, found.given) == ([], {}), name
 
 
 def test_a_file_that_cannot_be_read_hides_no_fault_of_the_environment(tmp_path: Path) -> None:
