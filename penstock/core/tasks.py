@@ -38,7 +38,8 @@ class Tasks:
         self._running.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and fate(error) is Fate.BUG:
-            self._log.error(ENDED, task=getattr(task.get_coro(), "__qualname__", task.get_name()), exception=traceback_of(error))
+            name = getattr(task.get_coro(), "__qualname__", task.get_name())
+            self._log.error(ENDED, task=name, exception=traceback_of(error))
             if self._hears:
                 self._hears(error)
 
