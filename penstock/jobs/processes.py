@@ -7,6 +7,8 @@ import pickle
 import runpy
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 HEAD: Final = struct.Struct("!Q")
 FOREIGN: Final = "penstock.jobs.processes"
+PARENT_SECONDS: Final = 1.0
+"""Seconds between two looks whether the consumer lives."""
 
 
 class ProcessDied(Exception):
@@ -81,7 +85,7 @@ class Processes:
         self._ready[attempt] = self._idle.pop() if self._idle else await self._start()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        code = f"from {FOREIGN} import serve; serve(*{self._words!r})"
+        code = f"from {FOREIGN} import serve; serve({os.getpid()}, *{self._words!r})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment
@@ -109,8 +113,12 @@ class Processes:
         await asyncio.gather(*(self._end(process) for process in tuple(self._all)))
 
 
-def serve(module: str, name: str) -> None:
-    """Do the jobs of standard input, in a process, until it ends. ``module`` may be the file of a script."""
+def serve(consumer: int, module: str, name: str) -> None:
+    """Do the jobs of standard input, in a process, until it ends. ``module`` may be the file of a script.
+
+    ``consumer`` is the pid of who sends them: if that dies, end in the middle of a job, which is another consumer's.
+    """
+    threading.Thread(target=_end_with, args=[consumer], daemon=True).start()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the function prints must not look like an answer
     if module.endswith(".py"):
@@ -129,6 +137,12 @@ def serve(module: str, name: str) -> None:
             answer = _error(error)
         answers.write(HEAD.pack(len(answer)) + answer)
         answers.flush()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
 
 
 def _read(stream: BinaryIO) -> ProcessJob | None:

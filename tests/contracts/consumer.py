@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pytest
 from redis.asyncio import Redis
 
@@ -152,7 +153,9 @@ class Contract:
         killed.kill()
         workers.start(lease=workers.driver.shortest)
         await workers.all_is_through("a", "b")
-        assert len(workers.begun("a")) == 2
+        handling = workers.begun("a")
+        assert len(handling) == 2
+        await until(lambda: not psutil.pid_exists(handling[0].pid))  # also a process of its own for a message
 
     async def test_killed_after_its_settlement(self, workers: Workers) -> None:
         """It does not come again."""
