@@ -47,7 +47,7 @@ async def test_an_end_that_whoever_waits_expects_is_not_logged(error: Exception 
 
 async def test_tasks_are_cancelled_but_the_one_that_asks_for_it() -> None:
     tasks = Tasks()
-    others = [tasks.begin(asyncio.sleep(3600)) for _ in range(2)]
+    others = [tasks.begin(asyncio.Event().wait()) for _ in range(2)]
     assert await tasks.begin(cancel(tasks)) == "went on"
     assert all(task.cancelled() for task in others)
     assert not tasks
