@@ -50,7 +50,10 @@ async def others(other: EmbeddedServer) -> str:
 
 async def jobs_of_node(redis: Redis, many: int, stream: str = STREAM) -> list[str]:
     """Send jobs as Node does; return their entries."""
-    return [decoded(await redis.xadd(stream, {"prd": "P", "job": f"J{each}"})) for each in range(many)]
+    async with redis.pipeline() as pipeline:
+        for number in range(many):
+            pipeline.xadd(stream, {"prd": "P", "job": f"J{number}"})
+        return [decoded(entry) for entry in await pipeline.execute()]
 
 
 async def shown_on(url: str, *words: str) -> Result:

@@ -2,26 +2,16 @@
 
 import pytest
 import redis as sync
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from tests.http.hqueue_machine import STEPS, Machine
 from tests.support.harness import ROUNDS, USUAL_ROUNDS
+from tests.support.machines import run_machine
 
 
 def run(here: "sync.Redis", examples: int, steps: int) -> None:
     Machine.redis = here
     Machine.done.clear()
-    how = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        phases=[Phase.generate] if ROUNDS <= USUAL_ROUNDS else list(Phase),  # to make a failure small takes minutes
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(Machine, settings=how)
+    run_machine(Machine, examples, steps)
     for what in (*STEPS, "given", "acknowledged", "refused"):
         assert Machine.done[what] > 0, Machine.done
 

@@ -3,29 +3,19 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from tests.jobs.jobs_machine import STEPS, Machine
 from tests.support.harness import ROUNDS, USUAL_ROUNDS
+from tests.support.machines import run_machine
 
 
 def run(here: Any, examples: int, steps: int) -> None:
     Machine.redis = here
     Machine.done.clear()
-    how = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        phases=[Phase.generate] if ROUNDS <= USUAL_ROUNDS else list(Phase),  # to make a failure small takes minutes
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
     [usual] = here.config_get("stream-node-max-entries").values()
     here.config_set("stream-node-max-entries", 1)  # so that trimming is exact
     try:
-        run_state_machine_as_test(Machine, settings=how)
+        run_machine(Machine, examples, steps)
     finally:
         here.config_set("stream-node-max-entries", usual)
     for what in (*STEPS, "done", "again", "dead", "back", "late", "claimed", "cancelled", "trimmed"):

@@ -13,9 +13,7 @@ from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.replica import Replica
 from tests.reliability.spool_producer import LISTS
-from tests.support.harness import ROUNDS, USUAL_ROUNDS, eventually, rounds, until
-
-AWAY_SECONDS = 60.0 if ROUNDS > USUAL_ROUNDS else 3.0
+from tests.support.harness import ROUNDS, eventually, rounds, until
 
 
 def producer(fork_server: ForkServer, directory: Path, url: str) -> Replica:
@@ -85,19 +83,3 @@ def test_what_a_killed_program_was_told_is_kept_arrives_once_and_in_order(
 def _grown(directory: Path, least: int) -> bool:
     path = directory / "journal"
     return path.exists() and path.read_bytes().count(b"\n") >= least
-
-
-def test_while_the_server_is_away_under_load_nobody_who_pushes_has_an_error(
-    fork_server: ForkServer, tmp_path: Path
-) -> None:
-    with EmbeddedServer(aof=True) as server, producer(fork_server, tmp_path, server.url) as program:
-        until(lambda: _grown(tmp_path, 100))
-        server.stop()
-        before = sum(map(len, kept(tmp_path).values()))
-        time.sleep(AWAY_SECONDS)
-        assert program.running, program.log_text()
-        assert _grown(tmp_path, before + 100), "pushes went on"
-        server.start()
-        until(lambda: _grown(tmp_path, before + 300))
-        program.kill()
-        account(server.url, tmp_path)

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis.asyncio import Redis
 
 from common.lease import Lease
 from penstock.base.encoding import decoded
 from tests.support.clock import Span
+from tests.support.machines import run_machine
 from tests.support.membership import KEYS
 from tests.support.tracked import now
 
@@ -160,10 +160,7 @@ class Replicas(RuleBasedStateMachine):
 
 def test_in_any_order_of_events_one_holds_it_and_tokens_grow(redis_url: str) -> None:
     Replicas.url = redis_url
-    few = settings(
-        max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
-    run_state_machine_as_test(Replicas, settings=few)
+    run_machine(Replicas, 40, 30, derandomize=False)
 
 
 async def test_a_lease_from_before_the_clock_was_set_back_is_over(redis: Redis) -> None:

@@ -2,9 +2,8 @@
 
 from typing import Any, Final
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis import Redis
 
 from common.orphans import _adopt
@@ -12,6 +11,7 @@ from common.settle import digest
 from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mdedupe.deduplication import METRICS, _dedupe, _dedupe_batch
+from tests.support.machines import run_machine
 
 KEYS: Final = Keys("once")
 EXPIRE: Final = 1_000
@@ -126,7 +126,4 @@ class Deduplication(RuleBasedStateMachine):
 def test_any_moves_agree_with_the_model(server: EmbeddedServer) -> None:
     with Redis.from_url(server.url) as redis:
         Deduplication.redis = redis
-        chosen = settings(
-            max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
-        )
-        run_state_machine_as_test(Deduplication, settings=chosen)
+        run_machine(Deduplication, 25, 20, derandomize=False)

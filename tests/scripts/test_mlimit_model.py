@@ -5,15 +5,15 @@ from math import inf
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis import Redis
 
 from common.settle import digest
 from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mlimit.delay import _delay, _release
+from tests.support.machines import run_machine
 
 KEYS: Final = Keys("rate")
 INTERVAL: Final = 1_000
@@ -157,7 +157,4 @@ class Limit(RuleBasedStateMachine):
 def test_any_moves_agree_with_the_model(server: EmbeddedServer) -> None:
     with Redis.from_url(server.url) as redis:
         Limit.redis = redis
-        chosen = settings(
-            max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-        )
-        run_state_machine_as_test(Limit, settings=chosen)
+        run_machine(Limit, 40, 25, derandomize=False)

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,7 +17,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from redis.asyncio import Redis
 
@@ -39,6 +37,7 @@ from tests.scripts.tracking_model import (
     ResolvedReport,
 )
 from tests.support.hop import Hop
+from tests.support.machines import run_machine
 
 MONITORS: Final = 3
 CLOCK_TOLERANCE: Final = 0.01
@@ -421,14 +420,4 @@ def test_records_equal_those_of_the_model_whatever_happens(
         accept_late = late
         retry_budget = budget
 
-    run_state_machine_as_test(
-        OnServer,
-        settings=settings(
-            max_examples=30,
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(OnServer, 30, 40)

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from redis.asyncio import Redis
 
 from common.context import Context
@@ -31,6 +30,7 @@ from services.vpush import local_source
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
+from tests.support.machines import run_machine
 
 KEYS: Final = Keys("demo")
 SENDERS: Final = 2
@@ -504,15 +504,5 @@ def test_whatever_happens_messages_arrive_once_and_in_order(
     monkeypatch.setattr("penstock.core.read_size.MIN_SMALL_MESSAGES", 0)
     OnServer.sources = ArrivalCounter
 
-    run_state_machine_as_test(
-        OnServer,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(OnServer, 60, 50)
     assert read > 50

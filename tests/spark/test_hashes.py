@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from penstock.base.errors import DataLost, PenstockError, WrongOption, WrongType
+from penstock.base.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import run
 from tests.spark import pytestmark, schema_of
 
@@ -131,20 +131,6 @@ def test_an_interrupted_commit_is_finished_with_its_own_rows(
     assert [key for key in here.scan_iter() if not key.startswith(b"h:")] == [b"penstock:spark:q"]
 
 
-def test_scripts_whose_replies_are_lost_are_run_again_and_add_once(
-    monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str
-) -> None:
-    def run_twice(redis: Any, script: Any, /, **named: Any) -> Any:
-        run(redis, script, **named)
-        return run(redis, script, **named)
-
-    for module in ("once", "hashes"):
-        monkeypatch.setattr(f"penstock.spark.sinks.{module}.run", run_twice)
-    writer = adder_of(redis_url, monkeypatch)
-    writer.commit([writer.write(iter([hits(*["one", "two"] * 1200)])), writer.write(iter([hits("one")]))], 0)
-    assert (here.hget("one", "hits"), here.hget("two", "hits")) == (b"1201", b"1200")
-
-
 def test_what_cannot_be_added_is_refused_before_anything_is(
     monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str
 ) -> None:
@@ -162,14 +148,6 @@ def test_what_cannot_be_added_is_refused_before_anything_is(
         writer.commit([writer.write(iter([hits("right", "string")]))], 0)
     with pytest.raises(PenstockError, match="one: field seconds: nan cannot be added"):
         writer.write(iter([hits("one", seconds=float("nan"))]))
-
-
-def test_missing_staged_rows_are_reported(monkeypatch: pytest.MonkeyPatch, here: Any, redis_url: str) -> None:
-    writer = adder_of(redis_url, monkeypatch)
-    staged = [writer.write(iter([hits("one")]))]
-    here.flushall()
-    with pytest.raises(DataLost, match="batch 0: nothing of it is written: penstock:spark-staged:"):
-        writer.commit(staged, 0)
 
 
 def test_a_batch_job_adds_too_and_leaves_nothing_for_long(here: Any, redis_url: str) -> None:

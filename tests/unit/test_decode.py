@@ -136,7 +136,7 @@ BOUND = st.sampled_from([b"253402300800000", b"253402214399999", b"-999999999999
 VALUE = NUMBER | TEXT | BOUND
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_no_value_of_a_field_ends_the_reading_or_harms_other_events(data: st.DataObject, count: int) -> None:
     ids = [b"%d" % number for number in range(10, 10 + count)]
@@ -155,7 +155,7 @@ def test_no_value_of_a_field_ends_the_reading_or_harms_other_events(data: st.Dat
     assert_usable(found)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*FIELDS, b"message", b"other"]), VALUE))
 @example({b"event": b"note", b"id": b"z", b"at": b"253402300800000"})
 @example({b"event": b"note", b"id": b"z", b"at": b"-99999999999999"})

@@ -104,6 +104,7 @@ def test_renewal_is_accepted_exactly_when_it_comes_5_seconds_before_the_expiry(r
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
             lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=5,
         ),
     )
 )

@@ -38,8 +38,9 @@ FILES: Final = sorted(
 class Finder(ast.NodeVisitor):
     """Collects what depends on the machine's speed in ``found``: line number and what is wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_clock: bool) -> None:
         self.found: list[tuple[int, str]] = []
+        self._reads_clock = reads_clock
         self._durations: set[str] = set()
         """Names of durations in the function that it is in."""
         self._expects_timeout = self._polls = False
@@ -48,7 +49,7 @@ class Finder(ast.NodeVisitor):
         if any("mark.slow" in ast.unparse(each) for each in node.decorator_list):
             return
         before = self._durations, self._polls
-        self._durations, self._polls = self._durations | set(_durations(node)), False
+        self._durations, self._polls = self._durations | set(_durations(node) if self._reads_clock else ()), False
         self.generic_visit(node)
         self._durations, self._polls = before
 
@@ -135,7 +136,7 @@ def findings(source: str) -> list[tuple[int, str]]:
     """Return line and reason of all that depends on the machine's speed, without what is marked with a reason."""
     if "pytestmark = pytest.mark.slow" in source:
         return []
-    finder = Finder()
+    finder = Finder(reads_clock=any(f"{clock}(" in source for clock in CLOCKS))
     finder.visit(ast.parse(source))
     lines = source.splitlines()
     return [(line, why) for line, why in finder.found if REASON not in lines[line - 1]]
