@@ -164,7 +164,7 @@ class Sweep:
         try:
             await queue.close()
         except Unconfirmed:  # closing twice could destroy a queue that another program has created between
-            assert "close.lua" in name
+            assert "close.lua" in name or "touch.lua" in name  # whose silence cuts the connection
             if await self._redis.exists(*queue.keys):
                 await queue.attach()
                 await queue.close()

@@ -44,6 +44,11 @@ CLOCK_TOLERANCE: Final = 0.01
 """Largest difference (s) between the server's clocks."""
 
 
+def written(xid: str) -> str | int:
+    """Return ``xid`` as JSON has it: no text equals a number."""
+    return int(xid) if xid.isdigit() else xid
+
+
 def asked(**meta: Any) -> Request:
     payload = json.dumps({"meta": meta}).encode()
     if meta.get("delay", 0) < 0:
@@ -198,7 +203,7 @@ class Tracking(RuleBasedStateMachine):
             more["touch"] = seconds = 730 + self.touches % 60
         if attempt:
             more["attempt"] = attempt
-        named = {"id": id} if id else {"xid": xid}
+        named = {"id": id} if id else {"xid": written(xid)}
         return Report(json.dumps(named | more).encode(), verdict, id, xid, attempt, seconds)
 
     @rule(forms=st.lists(report_forms, min_size=1, max_size=4), monitor=any_monitor, at_once=st.booleans())
@@ -225,7 +230,7 @@ class Tracking(RuleBasedStateMachine):
         reports: list[Report] = []
         for place, attempt in forms:
             _, xid = self.known(place) if place < 30 else (0, "")
-            meta = {"id": xid} | ({"attempt": attempt} if attempt else {})
+            meta = {"id": written(xid)} | ({"attempt": attempt} if attempt else {})
             entry = json.dumps({"meta": meta}).encode() if xid else b"answer to nobody"
             if xid not in {report.xid for report in reports} or not self.has_lost_its_oldest(xid):
                 reports.append(Report(entry, "answer" if xid else "bad", 0, xid, attempt))
