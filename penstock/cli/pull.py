@@ -99,16 +99,19 @@ class Flow:
     async def run(self, follow: bool, limit: int | None) -> None:
         from redis.exceptions import RedisError
 
-        consumer = self._lists[self._key].consumer(MAX_MESSAGES, MAX_BYTES)
+        from penstock.core.consumer import Consumer
+
+        source = self._lists[self._key].source(MAX_MESSAGES, MAX_BYTES)
+        consumer, holding = Consumer(self._lists.consumers, source, MAX_MESSAGES), source.holding
         try:
             await consumer.enter()
-            if recovered := await consumer.holding.recover():
+            if recovered := await holding.recover():
                 complain(f"back in {shown(self._key)}, left by a killed pull: {counted(recovered, 'message')}", 0)
-            await self._run(consumer.holding, follow, limit)
+            await self._run(holding, follow, limit)
             await consumer.leave()
         except (RedisError, OSError, PenstockError):  # it is unknown what the server did last
-            self._lists.consumers.discard(consumer)
-            await consumer.holding.close()
+            self._lists.consumers.left(consumer)
+            await holding.close()
             complain(f"messages of {shown(self._key)} that are not written stay there; the next pull puts them back", 0)
             raise
 

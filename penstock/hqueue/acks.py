@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
+from penstock.hqueue.calls import Calls
 from penstock.hqueue.errors import AnswerError, LeaseLost, NotAllowed, words_of
 from penstock.hqueue.task import Outcome, TaskInHand
-
-if TYPE_CHECKING:
-    from penstock.hqueue.queue import Queue
 
 MAX_ACKS: Final = 100
 """Maximum number of acknowledgements in one call, and ``MAX_BYTES`` of them, unless a single one is larger."""
@@ -36,8 +34,8 @@ class Acks:
     late. Then the status of the task decides: it is done, or waits, after the attempt that this worker had.
     """
 
-    def __init__(self, queue: "Queue") -> None:
-        self._queue, self._waiting = queue, list[_Ack]()
+    def __init__(self, calls: Calls) -> None:
+        self._calls, self._waiting = calls, list[_Ack]()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -76,7 +74,7 @@ class Acks:
     async def _answers(self, group: list[_Ack], patience: float | None) -> list[AnswerError | None]:
         """Return the error of each, None if it was acknowledged."""
         try:
-            answer = await self._queue.post("/ack", _body(group), patience=patience)
+            answer = await self._calls.post("/ack", _body(group), patience=patience)
         except NotAllowed:
             raise
         except AnswerError as error:
@@ -95,13 +93,13 @@ class Acks:
             accepted = await self._was_accepted(ack) if repeated or error.repeated else False
             if accepted is None:
                 reason = "its answer was lost, and the task is not known any more"
-                _log.warning("not sure whether acknowledged", service=self._queue.service, task=task.id, reason=reason)
+                _log.warning("not sure whether acknowledged", service=self._calls.service, task=task.id, reason=reason)
             elif not accepted:
                 task.lose()
             return None
         if not ack.refused:  # perhaps only since it came with others: ask for it alone
             return replace(ack, refused=True)
-        _log.error("result refused", service=self._queue.service, task=task.id, reason=str(error))
+        _log.error("result refused", service=self._calls.service, task=task.id, reason=str(error))
         if ack.outcome.is_refusal:
             return None  # its lease ends
         return _Ack(task, Outcome.refusal(task.task_token, words_of(error.problem)), refused=True)
@@ -109,7 +107,7 @@ class Acks:
     async def _was_accepted(self, ack: _Ack) -> bool | None:
         """Return whether the attempt has ended as this worker said; None if the service does not tell."""
         try:
-            status = await self._queue.status(ack.task.id)
+            status = await self._calls.status(ack.task.id)
         except PenstockError:
             return None
         return status.attempt == ack.task.attempt and status.state != "held"

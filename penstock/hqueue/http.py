@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -78,9 +79,13 @@ class Http:
             client, self._client = self._client, None
             await client.aclose()
 
-    @property
-    def is_open(self) -> bool:
-        return self._client is not None
+    def twin(self) -> "Http | None":
+        """Return the same, not opened; None with a transport of the program's, which belongs to one event loop."""
+        if self._transport is not None:
+            return None
+        found = copy(self)
+        found._client, found._outage = None, Outage(None)
+        return found
 
     async def __call__(
         self,

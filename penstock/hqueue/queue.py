@@ -2,29 +2,26 @@
 
 import asyncio
 import os
-import re
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from penstock.base.errors import RequestTimeout, WrongCall
 from penstock.core.batches import payload_batches
+from penstock.core.consumer import Consumer, Consumers
 from penstock.hqueue.answers import STATES, Added, Fetched, Info, Lease, Status
+from penstock.hqueue.calls import Calls, checked
 from penstock.hqueue.errors import AnswerError, NoTask, TaskExpired, TaskFailed
-from penstock.hqueue.http import WORKER_PROCESS, Answer
+from penstock.hqueue.http import Http
 from penstock.hqueue.options import NewTask, TaskOptions, check
+from penstock.hqueue.source import WAIT_SECONDS, TaskSource
 from penstock.hqueue.task import Outcome, Task
 from penstock.hqueue.values import as_json
-from penstock.hqueue.worker import WAIT_SECONDS, Worker
 
-if TYPE_CHECKING:
-    from penstock.hqueue.server import Queues
-
-SERVICE: Final = r"[A-Za-z0-9._~-]{1,128}"
 MAX_TASKS: Final = 100
 """Maximum number of tasks in one call."""
 MAX_LISTED: Final = 1_000
@@ -36,10 +33,8 @@ MIN_WAIT_SECONDS: Final = 0.05
 class Queue:
     """The tasks of one service, which programs add, and workers take and acknowledge."""
 
-    def __init__(self, queues: "Queues", service: str) -> None:
-        if not re.fullmatch(SERVICE, service) or service in (".", ".."):
-            raise WrongCall(f"{service!r} is no name of a queue: expected 1 to 128 of A-Z a-z 0-9 . _ ~ -")
-        self.queues, self.service = queues, service
+    def __init__(self, http: Http, consumers: Consumers, service: str) -> None:
+        self.calls, self._consumers, self.service = Calls(http, service), consumers, service
 
     async def add(self, value: Any = None, **options: Unpack[TaskOptions]) -> Added:
         """Add a task with ``value``, any JSON or bytes. See ``TaskOptions``.
@@ -48,7 +43,7 @@ class Queue:
         """
         check(options)
         body = NewTask(value).body(options, secrets.token_hex(16))
-        answer = await self.post("/tasks", body)
+        answer = await self.calls.post("/tasks", body)
         return Added.read(answer.body, is_new=answer.status == 201)
 
     async def add_many(self, values: Iterable[Any] | AsyncIterable[Any], **options: Unpack[TaskOptions]) -> list[Added]:
@@ -75,7 +70,7 @@ class Queue:
 
     async def _add_all(self, bodies: list[bytes], before: int) -> list[Added]:
         try:
-            answer = await self.post("/tasks", b"[" + b",".join(bodies) + b"]")
+            answer = await self.calls.post("/tasks", b"[" + b",".join(bodies) + b"]")
         except AnswerError as error:
             error.add_note(f"{before:,} tasks before these were added")
             raise
@@ -86,14 +81,14 @@ class Queue:
 
         Wait ``wait`` (s) for one, at most 20; return None if none came. ``tasks`` is a loop that does the rest.
         """
-        found = await self.take(worker, None, time_to_recover, wait, None)
+        found = await self.calls.take(worker, None, time_to_recover, wait, None)
         return found[0] if found else None
 
     async def fetch_many(
         self, worker: str, most: int, *, time_to_recover: float = 60.0, wait: float = 0.0
     ) -> list[Fetched]:
         """As ``fetch``, up to ``most`` tasks, at most 100."""
-        return await self.take(worker, most, time_to_recover, wait, None)
+        return await self.calls.take(worker, most, time_to_recover, wait, None)
 
     async def ack(self, task_token: str, result: Any = None) -> str:
         """End a task with ``result``, any JSON or bytes; return its state. Raise ``LeaseLost`` if it came too late.
@@ -101,33 +96,32 @@ class Queue:
         If an answer is lost, the call is repeated, and ``LeaseLost.repeated`` says that the first one may have done it:
         ask for the ``status``.
         """
-        return await self.acknowledge(Outcome.result(task_token, result))
+        return await self.calls.acknowledge(Outcome.result(task_token, result))
 
     async def fail(self, task_token: str, error: Any, *, retry: bool = True, delay: float | None = None) -> str:
         """End an attempt with ``error``; return the state of the task. Raise as ``ack`` does."""
-        return await self.acknowledge(Outcome.error(task_token, error, retry=retry, delay=delay))
+        return await self.calls.acknowledge(Outcome.error(task_token, error, retry=retry, delay=delay))
 
     async def release(self, task_token: str) -> str:
         """Give back a task that was not begun: the attempt does not count. Return its state, and raise as ``ack``."""
-        return await self.acknowledge(Outcome.release(task_token))
+        return await self.calls.acknowledge(Outcome.release(task_token))
 
     async def heartbeat(self, task_token: str, *, progress: Any = None, time_to_recover: float | None = None) -> Lease:
         """Prolong the lease of a task, and report its progress. Raise ``LeaseLost`` if it has ended."""
-        return await self.prolong(task_token, progress, time_to_recover, None)
+        return await self.calls.prolong(task_token, progress, time_to_recover, None)
 
     async def info(self) -> Info:
         """Return how many tasks are in which state, and who holds which."""
-        return Info.read((await self._get("/info")).body)
+        return Info.read((await self.calls.get("/info")).body)
 
     async def rewind(self, last: int) -> int:
         """Let all tasks after index ``last`` that have ended, and are still kept, wait again; return how many."""
-        answer = await self.post("/rewind", as_json({"last": last}), repeatable=False)
+        answer = await self.calls.post("/rewind", as_json({"last": last}), repeatable=False)
         return int(answer.body["rewound"])
 
     async def status(self, id: str, *, wait: float = 0.0) -> Status:
         """Return how far the task is; wait ``wait`` (s), at most 20, until it has ended. Raise ``NoTask``."""
-        query: dict[str, str | int | float] = {"wait": wait} if wait > 0 else {}
-        return Status.read((await self._get(f"/tasks/{_checked(id)}", query, wait)).body)
+        return await self.calls.status(id, wait)
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # long polls
         """Wait until the task has ended, and return its result.
@@ -152,7 +146,7 @@ class Queue:
         Raise ``NoTask`` if there is none, and ``AnswerError`` with status 409 if it has ended, or was cancelled before.
         """
         try:
-            answer = await self.queues.http("DELETE", f"{self._path}/tasks/{_checked(id)}")
+            answer = await self.calls.http("DELETE", f"{self.calls.path}/tasks/{checked(id)}")
         except AnswerError as error:
             if error.repeated and (isinstance(error, NoTask) or error.problem.get("state") == "dead"):
                 return True
@@ -161,7 +155,7 @@ class Queue:
 
     async def retry(self, id: str) -> None:
         """Let a dead task wait again. Raise ``AnswerError`` with status 409 if it is not dead."""
-        await self.post(f"/tasks/{_checked(id)}/retry", None, repeatable=False)
+        await self.calls.post(f"/tasks/{checked(id)}/retry", None, repeatable=False)
 
     async def statuses(self, state: str | None = None, *, after: int = 0, most: int = 100) -> list[Status]:
         """Return tasks, or those in ``state``, whose index is more than ``after``, in order, without results."""
@@ -171,7 +165,9 @@ class Queue:
         found = list[Status]()
         next_: int | None = after
         while next_ is not None and len(found) < most:
-            answer = await self._get("/tasks", query | {"after": next_, "most": min(most - len(found), MAX_LISTED)})
+            answer = await self.calls.get(
+                "/tasks", query | {"after": next_, "most": min(most - len(found), MAX_LISTED)}
+            )
             found += [Status.read(each) for each in answer.body["tasks"]]
             next_ = answer.body.get("next")
         return found
@@ -182,10 +178,10 @@ class Queue:
         """Take tasks until ``Queues.stop``: ``async for task in queue.tasks():``, and then ``with task:`` around its
         handling, which acknowledges it.
 
-        Heartbeats keep a task in hand. If this process dies, or blocks the event loop for longer than
-        ``time_to_recover`` (s), another worker gets it. ``worker`` names this loop, and no other one at the same time;
-        after a restart of the process the same name gets its unfinished tasks again at once, as their next attempt. By
-        default it is made up.
+        Heartbeats keep a task in hand, also while its handler blocks the event loop, unless ``Queues`` has a
+        ``transport``. If this process dies, or stands still for longer than ``time_to_recover`` (s), another worker
+        gets it. ``worker`` names this loop, and no other one at the same time; after a restart of the process the same
+        name gets its unfinished tasks again at once, as their next attempt. By default it is made up.
 
         At most ``batch`` tasks are taken at once; fewer while handling is slow, so that other workers get theirs.
 
@@ -193,74 +189,17 @@ class Queue:
         ``async with Queues``. While the service is away, the loop waits and goes on. Raise ``NotAllowed`` if it refuses
         the token.
         """
-        return self.worker(worker, time_to_recover, batch, Task).tasks()
+        return self.consumer(worker, time_to_recover, batch, Task).messages()
 
-    def worker(self, name: str | None, time_to_recover: float, batch: int, make: Any) -> Worker[Any]:
+    def consumer(self, name: str | None, time_to_recover: float, batch: int, make: Any) -> Consumer[Any]:
         """Return what ``tasks`` iterates."""
-        return Worker(self, made_up() if name is None else name, time_to_recover, batch, make)
-
-    async def take(
-        self,
-        worker: str,
-        most: int | None,
-        time_to_recover: float,
-        wait: float,
-        patience: float | None,
-        process: str | None = None,
-    ) -> list[Fetched]:
-        """Do one fetch; ``process`` is what a loop says of itself."""
-        fields: dict[str, Any] = {"workerId": worker, "timeToRecover": time_to_recover}
-        fields |= ({"wait": wait} if wait else {}) | ({} if most is None else {"max": most})
-        headers = {} if process is None else {WORKER_PROCESS: process}
-        answer = await self.post("/fetch", as_json(fields), wait=wait, patience=patience, headers=headers)
-        if answer.body is None:
-            return []
-        return [Fetched.read(each) for each in ([answer.body] if most is None else answer.body["tasks"])]
-
-    async def prolong(
-        self, task_token: str, progress: Any, time_to_recover: float | None, patience: float | None
-    ) -> Lease:
-        """Do one heartbeat."""
-        fields: dict[str, Any] = {"taskToken": task_token}
-        fields |= {} if progress is None else {"progress": progress}
-        fields |= {} if time_to_recover is None else {"timeToRecover": time_to_recover}
-        return Lease.read((await self.post("/heartbeat", as_json(fields), patience=patience)).body)
-
-    async def post(
-        self,
-        path: str,
-        body: bytes | None,
-        *,
-        wait: float = 0.0,
-        repeatable: bool = True,
-        patience: float | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """Call one operation of this queue."""
-        call, url = self.queues.http, self._path + path
-        return await call("POST", url, body, wait=wait, repeatable=repeatable, patience=patience, headers=headers)
-
-    async def _get(self, path: str, query: dict[str, str | int | float] | None = None, wait: float = 0.0) -> Answer:
-        return await self.queues.http("GET", self._path + path, query=query, wait=wait)
-
-    async def acknowledge(self, outcome: Outcome, patience: float | None = None) -> str:
-        """Do one acknowledgement."""
-        return str((await self.post("/ack", outcome.body, patience=patience)).body["state"])
-
-    @property
-    def _path(self) -> str:
-        return f"/queues/{self.service}"
+        source = TaskSource(self.calls, made_up() if name is None else name, time_to_recover, batch, make)
+        return Consumer(self._consumers, source, batch)
 
 
 def made_up() -> str:
     """Return a name for a worker that no other one has."""
     return f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _checked(id: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,20}", id):
-        raise WrongCall(f"{id!r} is no id of a task: expected digits")
-    return id
 
 
 def _result(status: Status) -> Any:

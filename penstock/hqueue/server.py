@@ -5,10 +5,11 @@ import signal
 from collections.abc import Iterable
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from penstock.base.errors import WrongCall
+from penstock.base.log import Log
 from penstock.base.stop_signals import StopSignals
+from penstock.core.consumer import Consumers
 from penstock.core.patience import HURRY_SECONDS
 from penstock.hqueue.http import Http
 from penstock.hqueue.queue import Queue
@@ -16,7 +17,7 @@ from penstock.hqueue.queue import Queue
 if TYPE_CHECKING:
     import httpx
 
-    from penstock.hqueue.worker import Worker
+_log: Final = Log("penstock.hqueue")
 
 
 class Queues:
@@ -38,26 +39,26 @@ class Queues:
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
         self.http = Http(url, token, patience, transport)
-        self.stopped = asyncio.Event()
-        self._signals = StopSignals(stop_signals, self.stop)
-        self._workers = dict[tuple[str, str], "Worker[Any]"]()
+        self.consumers = Consumers(_log, "async with Queues(...) as queues:")
         """Those that take tasks now."""
+        self._signals = StopSignals(stop_signals, self.stop)
 
     def __repr__(self) -> str:
         return f"<queues of {self.http.url}>"
 
     def __getitem__(self, service: str) -> Queue:
-        return Queue(self, service)
+        return Queue(self.http, self.consumers, service)
 
     @property
     def stopping(self) -> bool:
         """Return whether a stop signal has come, or ``stop`` was called: loops end after the task in hand."""
-        return self.stopped.is_set()
+        return self.consumers.stopping
 
     async def __aenter__(self) -> Self:
         self._signals.check()
         await self.http.open()
-        self.stopped, self.http.hurry = asyncio.Event(), inf
+        self.http.hurry = inf
+        self.consumers.enter()
         self._signals.enter(asyncio.get_running_loop())
         return self
 
@@ -67,26 +68,13 @@ class Queues:
         self._signals.leave()
         self.stop()  # loops of other tasks end
         try:
-            for worker in tuple(self._workers.values()):  # whose loop was left, and its generator not closed yet
-                await worker.leave()
+            await self.consumers.leave()
         finally:
+            await self.consumers.close()
             await self.http.close()
+        self.consumers.raise_unheard()
 
     def stop(self) -> None:
         """End every loop over tasks: after the task in hand, or at once if it waits for one."""
-        self.stopped.set()
         self.http.hurry = HURRY_SECONDS
-
-    def enter(self, worker: "Worker[Any]") -> None:
-        """Note that ``worker`` takes tasks. Raise ``WrongCall`` if another loop does so under its name."""
-        if not self.http.is_open:
-            raise WrongCall("expected `async with Queues(...) as queues:` around this call")
-        if (worker.service, worker.id) in self._workers:
-            raise WrongCall(
-                f"worker={worker.id!r}: another loop over {worker.service} has this name: both got its tasks"
-            )
-        self._workers[worker.service, worker.id] = worker
-
-    def leave(self, worker: "Worker[Any]") -> None:
-        """Note that ``worker`` takes no more."""
-        self._workers.pop((worker.service, worker.id), None)
+        self.consumers.stop()

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from penstock.base.errors import WrongCall
 from penstock.base.log import Log
 from penstock.hqueue.answers import Fetched
 from penstock.hqueue.errors import LOST
 from penstock.hqueue.values import as_json, packed
-
-if TYPE_CHECKING:
-    from penstock.hqueue.worker import Worker
 
 MAX_ERROR_LENGTH: Final = 1_000
 """Characters of an exception that are reported."""
@@ -46,11 +43,26 @@ class Outcome:
         return cls(cls.error(task_token, error, retry=False).body, is_refusal=True)
 
 
+class Settles(Protocol):
+    """What a task tells how its handling goes."""
+
+    service: str
+
+    def check_in_hand(self, task: "TaskInHand", /) -> None:
+        """Raise ``WrongCall`` unless ``task`` is in hand."""
+
+    def note_end(self, task: "TaskInHand", outcome: Outcome | None, /) -> None:
+        """Note that the handling of ``task`` has ended; without an ``outcome`` it goes back."""
+
+    async def beat(self, task: "TaskInHand", progress: Any, /) -> bool:
+        """Prolong the lease of ``task``; return whether its producer wants it no more."""
+
+
 class TaskInHand:
     """What asynchronous and blocking tasks have in common."""
 
-    def __init__(self, fetched: Fetched, worker: "Worker[Any]") -> None:
-        self._fetched, self._worker = fetched, worker
+    def __init__(self, fetched: Fetched, source: Settles) -> None:
+        self._fetched, self._source = fetched, source
         self._outcome: Outcome | None = None
         self.has_begun = False
         """Whether its handling has."""
@@ -108,11 +120,11 @@ class TaskInHand:
         """Note that its lease has ended, and that its outcome does not count; log it once."""
         if not self.is_lost:
             self.is_lost = True
-            named = {"service": self._worker.service, "task": self.id, "attempt": self.attempt}
+            named = {"service": self._source.service, "task": self.id, "attempt": self.attempt}
             _log.warning("lease lost", **named, reason=LOST)
 
     def __enter__(self) -> Self:
-        self._worker.check_in_hand(self)
+        self._source.check_in_hand(self)
         if self.has_begun:
             raise WrongCall("a task is handled once: it is in a `with` already")
         self.has_begun = True
@@ -123,17 +135,17 @@ class TaskInHand:
     ) -> bool:
         self.has_ended, failed = True, error is not None and isinstance(error, Exception)
         if error is not None and not failed:  # cancelled, interrupted or left: the task goes back
-            self._worker.note_end(self, None)
+            self._source.note_end(self, None)
             return False
         if failed:
-            _log.warning("task failed", error, service=self._worker.service, task=self.id, attempt=self.attempt)
+            _log.warning("task failed", error, service=self._source.service, task=self.id, attempt=self.attempt)
             self._outcome = Outcome.error(self.task_token, _described(error))
         self._outcome = self._outcome or Outcome.result(self.task_token, None)
-        self._worker.note_end(self, self._outcome)
+        self._source.note_end(self, self._outcome)
         return failed
 
     def __repr__(self) -> str:
-        return f"<task {self.id} of {self._worker.service}, attempt {self.attempt}>"
+        return f"<task {self.id} of {self._source.service}, attempt {self.attempt}>"
 
     def _end(self, outcome: Outcome) -> None:
         if not self.has_begun or self.has_ended:
@@ -148,7 +160,7 @@ class Task(TaskInHand):
 
     The end of the ``with`` acknowledges it, with the result of ``finish``, by default None, or the error of ``fail``.
     Report an exception as ``fail({"type": its class, "message": its text})``, log it, and go on with the loop. If the
-    handler is cancelled or interrupted, end the lease, so that the task goes back. Heartbeats keep it meanwhile.
+    handler is cancelled or interrupted, give the task back, which costs no attempt. Heartbeats keep it meanwhile.
     """
 
     async def progress(self, progress: Any = None) -> bool:
@@ -156,7 +168,7 @@ class Task(TaskInHand):
 
         If the worker dies, the next attempt finds the report as ``last_progress``.
         """
-        return await self._worker.beat(self, progress)
+        return await self._source.beat(self, progress)
 
 
 def _described(error: BaseException | None) -> dict[str, str]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError, Unavailable, Unreadable, WrongCall
 from penstock.base.log import Log
+from penstock.core.connection import connect
 from penstock.core.tasks import Tasks
+from penstock.core.watchdog import NAME, Watchdog
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.deadlines import Deadlines
@@ -17,7 +19,6 @@ from penstock.jobs.job import packed_value
 from penstock.jobs.processes import Processes
 from penstock.jobs.producer import DISTRIBUTED
 from penstock.jobs.reader import Reader
-from penstock.jobs.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
@@ -89,7 +90,8 @@ class Worker:
     async def run(self) -> None:
         """Read and work until ``stop``; then wait for what is in hand, and hand back the rest."""
         self.consumer.joined(self)
-        renewing, watchdog = [asyncio.create_task(self._renew(reader)) for reader in self.readers], Watchdog(self)
+        renewing = [asyncio.create_task(self._renew(reader)) for reader in self.readers]
+        watchdog = Watchdog(_log, self.options.claim_after / RENEW_SHARE, self._runs_now, self._renew_elsewhere)
         watchdog.start()
         try:
             await asyncio.gather(*(reader.run() for reader in self.readers))
@@ -315,6 +317,23 @@ class Worker:
         while True:
             await asyncio.sleep(self.options.claim_after / RENEW_SHARE)
             await reader.renew(self.held_by(reader))
+
+    def _runs_now(self) -> dict[str, Any]:
+        """Return stream and job of the processor that runs."""
+        task = asyncio.current_task(self._loop)
+        for attempt in [*self.in_hand]:
+            if attempt._task is not None and attempt._task is task:
+                return {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
+        return {"group": self.consumer.group, "jobs": len(self.in_hand)}
+
+    async def _renew_elsewhere(self) -> None:
+        """Renew all whose deadline is not over, from another event loop."""
+        for reader in self.readers:
+            now, handlers = time.monotonic(), self.options.handlers
+            attempts = [each for each in self.held_by(reader) if now - each._begun < handlers[each.stream].deadline]
+            if attempts:
+                async with connect(reader.node.url, name=NAME) as redis:
+                    await reader.renew_through(redis, attempts)
 
     def held_by(self, reader: "Reader") -> list[Attempt]:
         """Return what ``reader`` has read and not settled: running, ended, or not begun."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
@@ -16,27 +16,23 @@ from penstock import transfer
 from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
-from penstock.core.connection import MAX_SILENCE, follow
+from penstock.core.connection import MAX_SILENCE, connect, follow
 from penstock.core.link import passes
+from penstock.core.patience import HURRY_SECONDS
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.read_size import Sizes
 from penstock.core.script import Script, translate_error
+from penstock.core.turn import Turn
+from penstock.lists.server import NAME, Server
 from penstock.lists.settlement import Settlement
-from penstock.lists.turn import Turn
 
-if TYPE_CHECKING:
-    from penstock.lists.lists import Lists
-
-NAME: Final = "penstock-lists"
-"""Name of the connections in CLIENT LIST."""
 WAIT_SECONDS: Final = 5
 """Seconds that one command waits for a message; then the consumer looks for dead ones."""
 GRACE_SECONDS: Final = 600
 """Seconds for which a consumer that was given up is remembered: a command on its way may still give it a message."""
 AGAIN_SECONDS: Final = 10
 """Seconds after which its list is looked at again, later each time."""
-REFUSED_SECONDS: Final = 0.2
-"""Seconds between two reads while the server refuses to wait, e.g. since it is full."""
+UNBLOCK_SECONDS: Final = 0.02
 RECOVER_SECONDS: Final = 0.1
 """Seconds between two looks at leases that are about to end."""
 MICROSECONDS: Final = 1_000_000
@@ -67,14 +63,14 @@ class Holding:
     ``<list>:failures`` how often messages have failed.
     """
 
-    def __init__(self, lists: "Lists", source: bytes, prefetch: int, size: int, burial: Burial | None = None) -> None:
-        self._lists, self._source = lists, source
+    def __init__(self, server: Server, source: bytes, prefetch: int, size: int, burial: Burial | None = None) -> None:
+        self._server, self._source = server, source
         self._bounds: dict[str, Any] = {"most": prefetch, "bytes": size}
         self._consumers, self._steps = source + b":consumers", source + b":consumers:steps"
         self._failures, self._burial = source + b":failures", burial
         self.failures: list[int] = []
         """How often each message that was returned last has failed, if any of the list has; else nothing."""
-        self.raw = RawConnection.to(lists.url, NAME)
+        self.raw = RawConnection.to(server.url, NAME)
         self.settlement, self._sizes = Settlement(), Sizes()
         self.id, self._joined = secrets.token_hex(8), False
         self._unsure_until = 0.0
@@ -100,7 +96,7 @@ class Holding:
             self._began = True
             async with self._calling:
                 run = partial(self._run, batch, step)
-                reply = await self._lists.patiently(run, self.raw.redis, hurries=hurries)
+                reply = await self._server.patiently(run, self.raw.redis, hurries=hurries)
             if reply is None:
                 _log.warning("lease lost", list=decoded(self._source), consumer=self.id, handled=handled)
                 former, self.settlement = self._working, Settlement(failures=self.settlement.failures)
@@ -109,8 +105,6 @@ class Holding:
                 return None
             self._joined, self.adopted = True, max(self.adopted - handled, 0)
             self.settlement = self.settlement.next()
-            if self.adopted:  # settled one by one: if this consumer dies, too, the oldest is what it had in hand
-                self.settlement.hurry()
             messages, dead, largest, self.failures = reply
             self._sizes.note(len(messages), largest)
             if not dead:
@@ -142,7 +136,7 @@ class Holding:
         if isinstance(reply, Exception):
             if not passes(reply):
                 raise translate_error(reply)
-            await asyncio.sleep(REFUSED_SECONDS)
+            return []
         if isinstance(more, list):
             messages, _, largest, self.failures = more
             self._sizes.note(len(messages), largest)
@@ -159,12 +153,29 @@ class Holding:
         await self.raw.cut_if_silent(WAIT_SECONDS + MAX_SILENCE)
         if not self._joined:
             return
-        redis = self._lists.redis
+        redis = self._server.redis
         try:
             await _consume(redis, **self._named(0, 0))
         except MovedError as moved:
             await follow(moved, redis)
             await _consume(redis, **self._named(0, 0))
+
+    async def renew_elsewhere(self) -> None:
+        """Extend the lease by a client of another event loop."""
+        if self._joined:
+            async with connect(self._server.url, name=NAME) as redis:
+                await _consume(redis, **self._named(0, 0))
+
+    async def interrupt(self) -> None:
+        """End a wait in the server; if that does not answer, by cutting the connection."""
+        try:
+            async with asyncio.timeout(HURRY_SECONDS):
+                while self.waits:
+                    with suppress(RedisError, OSError):
+                        await self._server.redis.client_unblock(self.raw.id or 0)
+                    await asyncio.sleep(UNBLOCK_SECONDS)
+        except TimeoutError:
+            await self.raw.cut_if_silent(0)
 
     async def recover(self) -> int:
         """Put back what dead consumers hold, so that it is taken next; return how many messages. Nothing is in hand.
@@ -174,7 +185,7 @@ class Holding:
         await self.take(0)
         doubtful, ended, count = dict[bytes, bytes](), list[bytes](), 0
         looks: list[Command] = [("TIME",), ("ZRANGE", self._consumers, 0, -1, "WITHSCORES")]
-        while not self._lists.stopping:
+        while not self._server.patiently.hurries:
             (seconds, more), found = await self.ask(looks)
             now, leases = int(seconds) * MICROSECONDS + int(more), dict(zip(found[::2], found[1::2], strict=True))
             ended = [each for each, end in leases.items() if float(end) < now]
@@ -189,8 +200,14 @@ class Holding:
             await self.adopt([each])
             if self.adopted:
                 count, self.adopted = count + self.adopted, 0
-                await self._move_back(self._working, self.id, self._lists.patiently)
+                await self._move_back(self._working, self.id, self._server.patiently)
         return count
+
+    async def put_back_ahead(self, in_hand: Callable[[], bool]) -> None:
+        """Put back what is neither handled nor ``in_hand``; that is asked first, since it becomes handled."""
+        async with self._calling:
+            kept = in_hand() + self.settlement.handled
+            await self._move_back(self._working, self.id, partial(self._server.patiently, hurries=True), kept)
 
     async def put_back(self) -> None:
         """Settle what was handled, put back the rest, and end the lease. Raise what has kept it from settling."""
@@ -214,12 +231,12 @@ class Holding:
 
     async def _end_lease(self) -> None:
         """Put back all that is held, and end the lease."""
-        patience = partial(self._lists.patiently, hurries=True)
+        patience = partial(self._server.patiently, hurries=True)
         await self._move_back(self._working, self.id, patience)
         if time.monotonic() < self._unsure_until:
             return  # others adopt what a wait without a reply may still move
         ended = self._named_back(self._working, self.id) | {"takers": self._consumers, "steps": self._steps}
-        await patience(lambda: _put_back(self._lists.redis, **ended), self._lists.redis)
+        await patience(lambda: _put_back(self._server.redis, **ended), self._server.redis)
 
     async def close(self) -> None:
         """Close its connection."""
@@ -252,7 +269,7 @@ class Holding:
             "failures": self._failures,
             "letters": self._burial.letters if self._burial else None,
             "limit": self._burial.attempts if self._burial else 0,
-            "lease": round(self._lists.lease * MICROSECONDS),
+            "lease": round(self._server.lease * MICROSECONDS),
             "batch": batch,
             "bytes": self._bounds["bytes"],
             "waited": waited,
@@ -269,24 +286,24 @@ class Holding:
         named["failures"] = self._failures
         named |= {"orphans": [self._source + b":consumer:" + each for each in dead], "dead": dead, "who": self.id}
         times = {"grace": GRACE_SECONDS * MICROSECONDS, "again": AGAIN_SECONDS * MICROSECONDS}
-        redis = self._lists.redis
-        adopted, place = await self._lists.patiently(lambda: _adopt(redis, **named, **times), redis)
+        redis = self._server.redis
+        adopted, place = await self._server.patiently(lambda: _adopt(redis, **named, **times), redis)
         if adopted:
             self.adopted = adopted
             _log.info("adopted", list=decoded(self._source), consumer=decoded(dead[place - 1]), messages=adopted)
 
     async def _give_up(self, former: bytes) -> None:
         """Put back what a wait has moved to ``former``, the list of a consumer that has gone, after it was adopted."""
-        await self._move_back(former, "", self._lists.patiently)
+        await self._move_back(former, "", self._server.patiently)
 
-    async def _move_back(self, pending: bytes, who: str, patience: Callable[..., Any]) -> None:
-        """Put back all that the list ``pending`` holds."""
-        redis, named = self._lists.redis, self._named_back(pending, who)
+    async def _move_back(self, pending: bytes, who: str, patience: Callable[..., Any], kept: int = 0) -> None:
+        """Put back what the list ``pending`` holds, but for the oldest that are ``kept``."""
+        redis, named = self._server.redis, self._named_back(pending, who) | {"kept": kept}
         while await patience(lambda: _put_back(redis, **named), redis):
             pass
 
     def _named_back(self, pending: bytes, who: str) -> dict[str, Any]:
-        return {"pending": pending, "source": self._source, "who": who, "settled": 0, **self._bounds}
+        return {"pending": pending, "source": self._source, "who": who, "settled": 0, "kept": 0, **self._bounds}
 
     async def _run(self, batch: int, step: int) -> Any:
         named = self._named(batch, step)
@@ -313,7 +330,7 @@ class Holding:
             return replies
 
         async with self._calling:
-            replies: list[Any] = await self._lists.patiently(ask, self.raw.redis)
+            replies: list[Any] = await self._server.patiently(ask, self.raw.redis)
         return replies
 
     async def _execute(self, script: Script, named: Mapping[str, Any]) -> Any:
@@ -331,6 +348,6 @@ class Holding:
         If the server knows the connection and it does not wait, its command may still be on its way. After a restart
         the id may be a stranger's.
         """
-        redis = self._lists.redis
+        redis = self._server.redis
         known = [each.get("name") for each in await redis.client_list(client_id=[number])]
         return known != [NAME] or await redis.client_unblock(number) == 1

@@ -1,40 +1,36 @@
 """The lists of one server: connections, renewal of leases, and the producer's side."""
 
 import asyncio
-import builtins
 import signal
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
-from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError, Unavailable, Unconfirmed, WrongCall
 from penstock.base.log import Log
 from penstock.base.payload import Payload, as_bytes, as_json
 from penstock.base.stop_signals import StopSignals
-from penstock.base.urls import server_url
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES, batches, payload_batches
 from penstock.core.connection import MAX_SILENCE, connect
+from penstock.core.consumer import Consumer, Consumers
 from penstock.core.once import SMALLEST_LIMIT, too_large
-from penstock.core.patience import HURRY_SECONDS, Patience
 from penstock.core.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.core.script import translate_error
-from penstock.core.tasks import Tasks
-from penstock.lists.consumer import Consumer
-from penstock.lists.holding import NAME, OWN, Burial
+from penstock.core.turn import Turn
+from penstock.lists.holding import OWN, Burial
 from penstock.lists.message import Message
-from penstock.lists.turn import Turn
+from penstock.lists.server import NAME, Server
+from penstock.lists.source import ListSource
 
 if TYPE_CHECKING:
     from penstock.lists.fallback import ListFallback
     from penstock.lists.work import Work
     from penstock.outbox import Outbox
 
-UNBLOCK_SECONDS: Final = 0.02
 MAX_ATTEMPTS: Final = 1_000_000
 _log: Final = Log("penstock.lists")
 
@@ -44,7 +40,7 @@ class Lists:
 
     ``patience`` is how long (s) a command waits while the server is away, full or read-only, before it raises
     ``Unavailable``; None waits without end. ``lease`` is how long (s) a consumer lives that sends nothing: then others
-    adopt what it holds. Raise it if a handler blocks the event loop for that long. ``stop_signals``, e.g.
+    adopt what it holds. A thread renews it while a handler blocks the event loop. ``stop_signals``, e.g.
     ``[signal.SIGTERM]``, call ``stop``.
 
     ``outbox`` is a ``penstock.outbox.Outbox``, or the data directory of one: while the server is out of reach ``push``
@@ -61,24 +57,14 @@ class Lists:
         stop_signals: Iterable[signal.Signals] = (),
         outbox: "Outbox | str | Path | None" = None,
     ) -> None:
-        try:
-            server_url(url)
-        except ValueError as error:
-            raise WrongCall(str(error)) from None
-        if not 1 <= lease <= 86_400:
-            raise WrongCall(f"lease={lease}: expected seconds from 1 to 86400")
-        self.url, self.lease, self.patiently = url, lease, Patience(patience, _log)
-        self.redis = connect(url, name=NAME)
-        self.stopping = self._is_entered = False
-        self.consumers = set[Consumer]()
+        self.server = Server(url, patience, lease, _log)
+        self.redis = self.server.redis
+        self.consumers = Consumers(_log, "async with Lists(...) as lists:")
         """Those that take messages now."""
-        self._unsettled = list[tuple[bytes, Exception]]()
-        """Why handled messages of a list are not settled, if nobody could be told at once."""
         self._signals = StopSignals(stop_signals, self.stop)
         self._producer, self._sending = RawConnection(connect(url, name=NAME), returns=ANSWERS), Turn()
         self._line = list[_Push]()
         """Pushes that are not sent yet."""
-        self._tasks = Tasks(_log, lambda error: self._unsettled.append((b"", error)))
         self._outbox, self._own = outbox, AsyncExitStack()
         self._fallback: ListFallback | None = None
 
@@ -90,7 +76,12 @@ class Lists:
     @property
     def patience(self) -> float | None:
         """Return how long (s) a command waits; None without end."""
-        return self.patiently.seconds
+        return self.server.patiently.seconds
+
+    @property
+    def stopping(self) -> bool:
+        """Return whether a stop signal has come, or ``stop`` was called: loops end after the message in hand."""
+        return self.consumers.stopping
 
     def __getitem__(self, name: Payload) -> "List":
         return List(self, name)
@@ -99,37 +90,19 @@ class Lists:
         """Return the requests of the mdispatch with this namespace, taken from ``source``, by default its ``out``."""
         from penstock.lists.work import Work
 
-        return Work(self, namespace, source)
-
-    def check_entered(self) -> None:
-        """Raise ``WrongCall`` outside ``async with``: leases would not be renewed."""
-        if not self._is_entered:
-            raise WrongCall("expected `async with Lists(...) as lists:` around this call")
-
-    def keep_unsettled(self, source: bytes, error: Exception) -> None:
-        """Keep ``error`` for the next loop over ``source``, or the end of ``async with``."""
-        self._unsettled.append((source, error))
-        notes = "; ".join(getattr(error, "__notes__", ()))
-        _log.error("not settled", list=decoded(source), reason=f"{error}; {notes}" if notes else str(error))
-
-    def raise_unsettled(self, source: bytes | None = None) -> None:
-        """Raise the first error that was kept of ``source``, by default of any list."""
-        for place, (name, error) in enumerate(self._unsettled):
-            if source in (None, name):
-                del self._unsettled[place]
-                raise error
+        return Work(self.server, self.consumers, namespace, source)
 
     async def __aenter__(self) -> Self:
         self._signals.check()
-        self.stopping = self.patiently.hurries = False
+        self.server.patiently.hurries = False
         if self._outbox is not None:
             from penstock.fallback import opened
             from penstock.lists.fallback import ListFallback
 
-            self._fallback = ListFallback(self.url, await opened(self._outbox, self._own), NAME, self.redis)
+            self._fallback = ListFallback(self.server.url, await opened(self._outbox, self._own), NAME, self.redis)
         self._signals.enter(asyncio.get_running_loop())
-        self._is_entered = True
-        self._tasks.begin(self._renew())
+        self.consumers.enter()
+        self.consumers.tasks.begin(self._cut_silent())
         return self
 
     async def __aexit__(
@@ -138,15 +111,13 @@ class Lists:
         self._signals.leave()
         self.stop()  # loops of other tasks end
         try:
-            for consumer in tuple(self.consumers):  # whose loop was left, and its generator not closed yet
-                await consumer.leave(GeneratorExit())
+            await self.consumers.leave()
         finally:
             await self._close()
-        self.raise_unsettled()
+        self.consumers.raise_unheard()
 
     async def _close(self) -> None:
-        self._is_entered = False
-        await self._tasks.cancel()
+        await self.consumers.close()
         if self._fallback:
             await self._fallback.close()
             self._fallback = None
@@ -156,20 +127,22 @@ class Lists:
         await self.redis.aclose()
 
     def stop(self) -> None:
-        """End every loop over messages: after the message in hand, or at once if it waits for one."""
-        if not self.stopping:
-            self.stopping = self.patiently.hurries = True
-            self._tasks.begin(self._unblock())
+        """End every loop over messages: after the message in hand, or at once if it waits for one.
+
+        What was taken ahead goes back at once.
+        """
+        self.server.patiently.hurries = True
+        self.consumers.stop()
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
         """Push ``messages`` with one LPUSH, the last of them newest."""
-        self.check_entered()
+        self.consumers.check_entered()
         if self._fallback:
             await self._fallback.push(name, messages)
             return
         body = Packed.of(messages)
         largest = max(map(len, messages)) if len(body.data) > SMALLEST_LIMIT else 0
-        await self.patiently(lambda: self._sent(_Push(name, body, largest)), self._producer.redis)
+        await self.server.patiently(lambda: self._sent(_Push(name, body, largest)), self._producer.redis)
 
     async def _sent(self, push: "_Push") -> None:
         """Send ``push`` with all that wait while another call is under way: who comes first sends for all."""
@@ -222,29 +195,13 @@ class Lists:
             return WrongCall(words)
         return Unconfirmed(f"{push.body.count:,} messages may have been pushed, or not: {error}")
 
-    async def _renew(self) -> None:
-        """Keep the leases of consumers whose handlers take long, and end connections that are silent."""
+    async def _cut_silent(self) -> None:
+        """End connections of producers that are silent."""
         while True:
-            await asyncio.sleep(min(self.lease / 3, MAX_SILENCE / 2))
+            await asyncio.sleep(MAX_SILENCE / 2)
             await self._producer.cut_if_silent(MAX_SILENCE)
             if self._fallback:
                 await self._fallback.cut_if_silent()
-            for consumer in tuple(self.consumers):
-                with suppress(RedisError, OSError, PenstockError):  # the consumer meets it as well, and reports it
-                    await (consumer.leave(GeneratorExit()) if consumer.is_abandoned else consumer.renew())
-
-    async def _unblock(self) -> None:
-        """End the waits for messages: of a server that does not answer by cutting the connections."""
-        try:
-            async with asyncio.timeout(HURRY_SECONDS):
-                while waiting := [each.connection_id for each in self.consumers if each.waits]:
-                    with suppress(RedisError, OSError):
-                        for number in waiting:
-                            await self.redis.client_unblock(number or 0)
-                    await asyncio.sleep(UNBLOCK_SECONDS)
-        except builtins.TimeoutError:  # Python's, not the client's
-            for consumer in tuple(self.consumers):
-                await consumer.cut()
 
 
 class _Push:
@@ -299,8 +256,8 @@ class List:
         ``with message:`` around its handling.
 
         A message is settled when its ``with`` ends, and goes back to the list if that raises or is cancelled. What was
-        taken and not handed out goes back when the loop ends. If this process dies, or blocks the event loop for longer
-        than the lease, another consumer gets what it held: delivery is at least once.
+        taken and not handed out goes back when the loop ends, and at a stop at once. If this process dies, or stands
+        still for longer than the lease, another consumer gets what it held: delivery is at least once.
 
         At most ``prefetch`` messages are taken at once, and no more once they have ``prefetch_bytes`` together; fewer
         while handling is slow, so that other consumers get theirs. Several loops may run side by side.
@@ -314,8 +271,14 @@ class List:
 
     def consumer(
         self, prefetch: int, prefetch_bytes: int, attempts: int | None = None, dead: Payload | None = None
-    ) -> Consumer:
+    ) -> Consumer[Message]:
         """Return what ``messages`` iterates."""
+        return Consumer(self._lists.consumers, self.source(prefetch, prefetch_bytes, attempts, dead), prefetch)
+
+    def source(
+        self, prefetch: int, prefetch_bytes: int, attempts: int | None = None, dead: Payload | None = None
+    ) -> ListSource:
+        """Return what a consumer takes from."""
         burial = None
         if attempts is not None or dead is not None:
             own = {self.name + end for end in (b"", *OWN)}
@@ -330,4 +293,4 @@ class List:
                 expected = f"expected a whole number from 1 to {MAX_ATTEMPTS:,}, and another list"
                 raise WrongCall(f"attempts={attempts!r}, dead={dead!r}: {expected}")
             burial = Burial(attempts, as_bytes(dead))
-        return Consumer(self._lists, self.name, prefetch, prefetch_bytes, burial)
+        return ListSource(self._lists.server, self.name, prefetch, prefetch_bytes, burial)

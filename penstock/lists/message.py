@@ -1,14 +1,24 @@
 """One message of a list, in hand."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from penstock.base.errors import WrongCall
 from penstock.base.payload import Received, as_bytes
-from penstock.lists.settlement import MAX_MESSAGE_BYTES, MAX_RESULTS
+from penstock.lists.settlement import MAX_MESSAGE_BYTES, MAX_RESULTS, Results
 
-if TYPE_CHECKING:
-    from penstock.lists.consumer import Consumer
+
+class Settles(Protocol):
+    """What a message tells how its handling has ended."""
+
+    def note_end(self, message: "Message", results: Results, failures: int, /) -> None:
+        """Note that ``message`` was handled, what it pushes, and how often it had failed before."""
+
+    def note_failed(self, message: "Message", error: BaseException | None, /) -> None:
+        """Note that ``error`` ended the handling of ``message``."""
+
+    def check_result(self, message: "Message", target: bytes, /) -> None:
+        """Raise ``WrongCall`` unless ``message`` is in hand, and a result of it may go to ``target``."""
 
 
 class Message(Received):
@@ -17,10 +27,10 @@ class Message(Received):
     It is settled when the ``with`` ends, and goes back to its list, as the next to be taken, if that raises.
     """
 
-    __slots__ = ("_consumer", "_failures", "_results")
+    __slots__ = ("_failures", "_results", "_source")
 
-    def __init__(self, body: bytes, consumer: "Consumer", failures: int = 0) -> None:
-        self.body, self._consumer, self._failures = body, consumer, failures
+    def __init__(self, body: bytes, source: Settles, failures: int = 0) -> None:
+        self.body, self._source, self._failures = body, source, failures
         self._results: list[tuple[bytes, bytes]] | None = None
 
     @property
@@ -38,9 +48,9 @@ class Message(Received):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         if kind is None:
-            self._consumer.note_end(self, self._results or (), self._failures)
+            self._source.note_end(self, self._results or (), self._failures)
         else:
-            self._consumer.note_failed(self, error)
+            self._source.note_failed(self, error)
         self._results = None
         return None
 
@@ -51,7 +61,7 @@ class Message(Received):
         results, or several of more than 16 MiB together.
         """
         target = as_bytes(name)
-        self._consumer.check_result(self, target)
+        self._source.check_result(self, target)
         results = (self._results or []) + [(target, as_bytes(message)) for message in messages]
         if len(results) > MAX_RESULTS:
             raise WrongCall(f"more than {MAX_RESULTS:,} results of one message: push them with List.push_many")

@@ -1,13 +1,9 @@
 """What a consumer has handled and not settled, and the results that go with it."""
 
 import json
-import time
 from collections.abc import Sequence
-from math import inf
 from typing import Any, Final
 
-SETTLE_SECONDS: Final = 0.05
-"""Seconds after which handled messages are settled, though more are at hand. A batch is meant to last as long."""
 MAX_RESULTS: Final = 1_000
 """Results that are kept until they are written, beyond those of one message; the stack of Lua ends at some 8,000."""
 MAX_RESULT_BYTES: Final = 1 << 20
@@ -43,7 +39,6 @@ class Settlement:
         self._size = 0
         """Their bytes."""
         self._has_failed = False
-        self._settled_at = -inf
 
     @property
     def handled(self) -> int:
@@ -87,15 +82,14 @@ class Settlement:
         return 0
 
     @property
-    def is_due(self) -> bool:
-        """Return whether to settle before the next message."""
-        return time.monotonic() - self._settled_at >= SETTLE_SECONDS
+    def is_full(self) -> bool:
+        """Return whether there are so many results that they are to be written before there are more."""
+        return len(self._results) >= MAX_RESULTS or self._size >= MAX_RESULT_BYTES
 
     def note_failed(self, ending: Ending) -> None:
         """Note that a message was not handled."""
         self._has_failed = True
         self._outcomes.append((ending,))
-        self._settled_at = -inf
 
     def note_end(self, results: Results, failures: int = 0) -> None:
         """Note that a message was handled, what it pushes, and how often it had failed before."""
@@ -107,8 +101,6 @@ class Settlement:
             self._results += results
             self._outcomes.append(len(self._results))
             self._size += sum(len(message) for _, message in results)
-            if len(self._results) >= MAX_RESULTS or self._size >= MAX_RESULT_BYTES:
-                self._settled_at = -inf
         else:
             self._outcomes.append(None)
 
@@ -117,19 +109,10 @@ class Settlement:
         while self.kept < self.handled and isinstance(self._outcomes[-1 - self.kept], tuple):
             self.kept += 1
 
-    def hurry(self) -> None:
-        """Have what is handled next settled at once."""
-        self._settled_at = -inf
-
-    def note_waited(self) -> None:
-        """Note that a message has come after a wait: there was nothing to settle."""
-        self._settled_at = time.monotonic()
-
     def next(self) -> "Settlement":
-        """Return the one after this, which was settled now."""
+        """Return the one after this."""
         following = Settlement(self.number, self.failures)
         if self._outcomes:
             following.number += 1
             following.failures = self.failures + 1 if len(self.failed) == self.handled else 0
-        following._settled_at = time.monotonic()
         return following

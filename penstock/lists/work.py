@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from penstock.base.encoding import decoded, encoded, parse_number, parse_whole
 from penstock.base.errors import Unsuitable, WrongCall
@@ -12,14 +12,13 @@ from penstock.base.keys import Keys
 from penstock.base.log import Log, describe
 from penstock.base.payload import as_bytes
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
-from penstock.lists.consumer import Consumer
+from penstock.core.consumer import Consumer, Consumers
 from penstock.lists.message import Message
+from penstock.lists.server import Server
+from penstock.lists.source import ListSource
 from penstock.tracking.correlation import Correlation, correlation_of, id_as_json
 from penstock.tracking.policy import Policy
 from penstock.tracking.record import touch
-
-if TYPE_CHECKING:
-    from penstock.lists.lists import Lists
 
 POLICY_SECONDS: Final = 10
 """Seconds for which the names of the lists for reports are used without asking again."""
@@ -46,6 +45,7 @@ class Request(Message):
         "_keys",
         "_policy",
         "_report",
+        "_server",
         "correlation",
         "deadline",
         "has_ended",
@@ -56,7 +56,7 @@ class Request(Message):
     def __init__(
         self,
         body: bytes,
-        consumer: "WorkConsumer",
+        source: "WorkSource",
         correlation: Correlation,
         record: dict[str, str],
         policy: Policy,
@@ -65,8 +65,8 @@ class Request(Message):
         is_adopted: bool = False,
         has_ended: bool = False,
     ) -> None:
-        super().__init__(body, consumer, failures)
-        self._keys, self._policy = consumer.keys, policy
+        super().__init__(body, source, failures)
+        self._keys, self._policy, self._server = source.keys, policy, source.server
         self._report: tuple[str, bytes] | None = None
         self._begun = time.monotonic()
         self.correlation = correlation
@@ -122,12 +122,10 @@ class Request(Message):
         Return None if the request is not in flight any more. Raise ``Stale`` if a later attempt is under way, and
         ``Unavailable`` if the server stays away.
         """
-        id, lists = self.id, self._consumer.lists
+        id, redis = self.id, self._server.redis
         if id is None:
             return None
-        found = await lists.patiently(
-            lambda: touch(lists.redis, self._keys, id, seconds, str(self.attempt)), lists.redis
-        )
+        found = await self._server.patiently(lambda: touch(redis, self._keys, id, seconds, str(self.attempt)), redis)
         self.deadline = found or self.deadline
         return found
 
@@ -174,17 +172,17 @@ class Request(Message):
         self._report = name, report.encode()
 
 
-class WorkConsumer(Consumer):
-    """A consumer that reads the record of each request that it takes."""
+class WorkSource(ListSource):
+    """Requests in a list, with what their records say."""
 
     def __init__(
-        self, lists: "Lists", source: bytes, prefetch: int, prefetch_bytes: int, keys: Keys, policy: Policy
+        self, server: Server, source: bytes, prefetch: int, prefetch_bytes: int, keys: Keys, policy: Policy
     ) -> None:
-        super().__init__(lists, source, prefetch, prefetch_bytes)
-        self.keys = keys
+        super().__init__(server, source, prefetch, prefetch_bytes)
+        self.keys, self.judges = keys, True
         self._policy, self._read_at = policy, time.monotonic()
 
-    def ends_itself(self, message: Message) -> bool:
+    def judge(self, message: Message) -> bool:
         """Drop a request that has ended, and give up one that only a dead worker was allowed to have."""
         request = cast(Request, message)
         if request.has_ended:
@@ -192,15 +190,15 @@ class WorkConsumer(Consumer):
             return True
         if not request.is_lost:
             return False
-        with self.hand_out(request):
+        with request:
             request.fail(WORKER_DIED, retry=False)
         return True
 
-    async def _prepare(self, bodies: list[bytes]) -> list[Message]:
+    async def _messages(self, bodies: list[bytes]) -> list[Message]:
         """Return the requests, with what their records say, read in two round trips."""
         correlations = [*map(correlation_of, bodies)]
         if time.monotonic() - self._read_at > POLICY_SECONDS:
-            self._policy = await policy_of(self.lists, self.keys) or self._policy
+            self._policy = await policy_of(self.server, self.keys) or self._policy
             self._read_at = time.monotonic()
         chains = await self._read([(self.keys.xid(decoded(each.xid)), "id", "last", "dead") for each in correlations])
         if ended := sum(dead is not None for _, _, dead in chains):
@@ -241,8 +239,8 @@ class WorkConsumer(Consumer):
 class Work:
     """The requests of one namespace of mdispatch."""
 
-    def __init__(self, lists: "Lists", namespace: str, source: bytes | str | None) -> None:
-        self._lists, self._keys, self._source = lists, Keys(namespace), source
+    def __init__(self, server: Server, consumers: Consumers, namespace: str, source: bytes | str | None) -> None:
+        self._server, self._consumers, self._keys, self._source = server, consumers, Keys(namespace), source
 
     async def requests(
         self, *, prefetch: int = MAX_MESSAGES, prefetch_bytes: int = MAX_BYTES
@@ -259,15 +257,16 @@ class Work:
             await consumer.leave(error)
             raise
 
-    async def consumer(self, prefetch: int, prefetch_bytes: int) -> WorkConsumer:
+    async def consumer(self, prefetch: int, prefetch_bytes: int) -> Consumer[Message]:
         """Return a consumer of the list that the policy of the namespace names."""
-        policy = await policy_of(self._lists, self._keys)
+        policy = await policy_of(self._server, self._keys)
         if policy is None:
             raise Unsuitable(f"{self._keys.namespace} is no namespace of mdispatch: expected one that has started")
         source = as_bytes(policy.out if self._source is None else self._source)
-        return WorkConsumer(self._lists, source, prefetch, prefetch_bytes, self._keys, policy)
+        found = WorkSource(self._server, source, prefetch, prefetch_bytes, self._keys, policy)
+        return Consumer(self._consumers, found, prefetch)
 
 
-async def policy_of(lists: "Lists", keys: Keys) -> Policy | None:
+async def policy_of(server: Server, keys: Keys) -> Policy | None:
     """Return the policy that mdispatch has published, None if there is none."""
-    return await lists.patiently(lambda: Policy.read(lists.redis, keys), lists.redis)
+    return await server.patiently(lambda: Policy.read(server.redis, keys), server.redis)

@@ -11,8 +11,7 @@ from penstock.hqueue import server as _server
 from penstock.hqueue.answers import Added, Fetched
 from penstock.hqueue.errors import AnswerError
 from penstock.hqueue.options import TaskOptions
-from penstock.hqueue.task import TaskInHand
-from penstock.hqueue.worker import Worker
+from penstock.hqueue.task import Settles, TaskInHand
 from penstock.sync.calls import blocking
 from penstock.sync.entered import Entered
 from penstock.sync.portal import Portal
@@ -54,13 +53,13 @@ class Queues(Entered[_server.Queues]):
 class Task(TaskInHand):
     """As ``penstock.hqueue.Task``: ``with task: task.finish(resize(task.value))``."""
 
-    def __init__(self, fetched: Fetched, worker: "Worker[Any]", run: Portal) -> None:
-        super().__init__(fetched, worker)
+    def __init__(self, fetched: Fetched, source: Settles, run: Portal) -> None:
+        super().__init__(fetched, source)
         self._run = run
 
     def progress(self, progress: Any = None) -> bool:
         """Report any JSON, and prolong the lease; return ``is_cancelled``. Raise ``LeaseLost`` if it has ended."""
-        return self._run(self._worker.beat(self, progress))
+        return self._run(self._source.beat(self, progress))
 
 
 class Queue:
@@ -102,17 +101,4 @@ class Queue:
 
         Heartbeats keep a task while the program computes. See ``penstock.hqueue.Queue.tasks``.
         """
-        return _tasks(self.inner.worker(worker, time_to_recover, batch, partial(Task, run=self.run)), self.run)
-
-
-def _tasks(worker: Worker[Task], run: Portal) -> Iterator[Task]:
-    try:
-        while batch := run(worker.batch()):
-            for task in batch:
-                yield worker.hand_out(task)
-                if worker.ends_batch():
-                    break
-                if worker.is_due():
-                    run(worker.settle())
-    finally:
-        run.finish(worker.leave)
+        return self.inner.consumer(worker, time_to_recover, batch, partial(Task, run=self.run)).blocking(self.run)

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import AsyncIterable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +9,9 @@ from typing import Any, cast
 from penstock.base.errors import Unavailable, Unconfirmed
 from penstock.base.payload import Payload
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
-from penstock.lists import consumer as _consumer
+from penstock.core.consumer import Consumer
 from penstock.lists import lists as _server
 from penstock.lists import work as _work
-from penstock.lists.consumer import Consumer
 from penstock.lists.message import Message
 from penstock.lists.work import Request
 from penstock.sync.entered import Entered
@@ -92,10 +90,10 @@ class List:
     ) -> Iterator[Message]:
         """Take messages: ``for message in orders.messages():``, and then ``with message:`` around its handling."""
 
-        async def consumer() -> Consumer:
+        async def consumer() -> Consumer[Message]:
             return self._list.consumer(prefetch, prefetch_bytes, attempts, dead)
 
-        return _messages(self._run(consumer()), self._run)
+        return self._run(consumer()).blocking(self._run)
 
 
 class Work:
@@ -107,20 +105,4 @@ class Work:
     def requests(self, *, prefetch: int = MAX_MESSAGES, prefetch_bytes: int = MAX_BYTES) -> Iterator[Request]:
         """Take requests: ``for request in work.requests():``, and then ``with request:``."""
         consumer = self._run(self._work.consumer(prefetch, prefetch_bytes))
-        return cast(Iterator[Request], _messages(consumer, self._run))
-
-
-def _messages(consumer: _consumer.Consumer, run: Portal) -> Iterator[Message]:
-    loop = consumer.begin_loop()
-    try:
-        while batch := run(consumer.batch()):
-            for message in batch:
-                if not consumer.ends_itself(message):
-                    yield consumer.hand_out(message)
-                if consumer.ends_batch() or (consumer.is_due() and not run(consumer.settle())):
-                    break
-    except BaseException as error:
-        run.finish(partial(consumer.leave, error))
-        raise
-    run.finish(consumer.leave)
-    del loop
+        return cast(Iterator[Request], consumer.blocking(self._run))

@@ -141,6 +141,7 @@ class Move(Shovel):
             state=self.state,
             who=self._who,
             settled=0,
+            kept=0,
             most=BACK,
             bytes=BACK_BYTES,
         )

@@ -142,10 +142,6 @@ UNORDERED: Final = dict.fromkeys(("adopted_in_order", "order_holds"), "order is 
 class OverLists(Driver):
     """``penstock.lists``, a coroutine."""
 
-    fails: ClassVar[Promises] = {
-        "stop_hands_back": "what was taken ahead goes back after the message in hand",
-        "blocked_loop": "only the event loop renews the lease",
-    }
     shortest = 1.0
     looks = 5
     takes = ("BLMOVE",)
@@ -178,8 +174,6 @@ class OverLists(Driver):
 
 class OverBlockingLists(OverLists):
     """``penstock.sync.Lists``."""
-
-    fails: ClassVar[Promises] = {"stop_hands_back": "what was taken ahead goes back after the message in hand"}
 
     @staticmethod
     def work(order: Order) -> None:  # type: ignore[override]  # it blocks
@@ -324,12 +318,7 @@ class OverTasks(Driver):
     settles = ("/ack",)
     takes = ("/fetch",)
     apart: ClassVar[Promises] = {"adopted_in_order": "the service hands out what is due, by index"}
-    fails: ClassVar[Promises] = {
-        "cancelled_handler": "the attempt counts",
-        "stop_hands_back": "what was taken ahead goes back after the task in hand",
-        "blocked_loop": "only the event loop sends heartbeats",
-        "innocent_neighbour": "j1: a death counts for all that were in hand",
-    }
+    fails: ClassVar[Promises] = {"innocent_neighbour": "j1: a death counts for all that were in hand"}
 
     async def open(self) -> None:
         self._port = free_port()
@@ -373,8 +362,6 @@ class OverTasks(Driver):
 class OverBlockingTasks(OverTasks):
     """``penstock.sync.Queues``."""
 
-    fails: ClassVar[Promises] = {name: why for name, why in OverTasks.fails.items() if name != "blocked_loop"}
-
     @staticmethod
     def work(order: Order) -> None:  # type: ignore[override]  # it blocks
         with BlockingQueues(order.url, patience=None, stop_signals=ENDS) as queues:
@@ -392,7 +379,6 @@ class OverBareTasks(OverTasks):
     apart: ClassVar[Promises] = {**OverTasks.apart} | dict.fromkeys(
         ("stop_hands_back", "cancelled_handler", "blocked_loop"), "what it does about that is its own affair"
     )
-    fails: ClassVar[Promises] = {"innocent_neighbour": OverTasks.fails["innocent_neighbour"]}
 
     @staticmethod
     def work(order: Order) -> None:  # type: ignore[override]  # it blocks

@@ -14,7 +14,7 @@ import pytest
 from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, Unreadable, WrongCall
 from penstock.hqueue import AnswerError, LeaseLost, NewTask, NotAllowed, Queues, TaskExpired, TaskFailed
 from penstock.hqueue.queue import made_up
-from penstock.hqueue.worker import _process
+from penstock.hqueue.source import _process
 from tests.http.queue_answers import Scripted, answer, problem, task
 
 SECRET = "pst_" + "s3cr3t" * 7

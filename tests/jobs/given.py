@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.encoding import decoded
 from penstock.core.backoff import Backoff
-from penstock.jobs import Attempt, Consumer, Jobs, tender, watchdog, worker
+from penstock.jobs import Attempt, Consumer, Jobs, tender, worker
 from tests.support.harness import PATIENCE
 
 AT_ONCE: Final = Backoff((0.01,), 0, 0)
@@ -46,7 +46,6 @@ def look_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def renew_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let consumers renew every ``seconds`` what they have in hand, while the event loop is blocked, too."""
     monkeypatch.setattr(worker, "RENEW_SHARE", CLAIM_AFTER / seconds)
-    monkeypatch.setattr(watchdog, "SHARE", CLAIM_AFTER / seconds)
 
 
 class Gauge:

@@ -59,7 +59,7 @@ async def test_what_blocks_the_event_loop_keeps_its_jobs_and_is_named(
             await eventually(lambda: "goes on after it was blocked" in caplog.text)
     assert found == [2]
     blames = "stream='s' group='g' job='J0'"
-    assert f"a processor blocks the event loop {blames} seconds=" in caplog.text
+    assert f"a handler blocks the event loop {blames} seconds=" in caplog.text
     assert f"the event loop goes on after it was blocked {blames} seconds=" in caplog.text
 
 

@@ -16,9 +16,11 @@ from structlog.testing import capture_logs
 
 from penstock import sync
 from penstock.base.errors import Unavailable, Unconfirmed, WrongCall, WrongType
-from penstock.lists import List, Lists, Message, consumer, holding, settlement
+from penstock.core import consumer
+from penstock.lists import List, Lists, Message, holding, source
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.proxy import Proxy
+from tests.support.consumers import in_hand, sources
 from tests.support.harness import PATIENCE, eventually, until
 from tests.support.tracked import now
 
@@ -40,7 +42,7 @@ async def orders(lists: Lists) -> List:
 @pytest.fixture
 def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count all handling as fast, also on a busy machine: each batch is twice as large, and settled as one."""
-    for module in (consumer, settlement):
+    for module in (consumer, source):
         monkeypatch.setattr(module, "SETTLE_SECONDS", float("inf"))
 
 
@@ -86,6 +88,7 @@ async def test_messages_come_in_order_and_what_was_not_handled_goes_back(redis: 
 @pytest.mark.usefixtures("swift")
 async def test_messages_that_come_together_to_a_waiting_consumer_are_one_batch(redis: "Redis", orders: List) -> None:
     consumer, sizes = orders.consumer(100, 1 << 20), []
+    source: Any = consumer.source
     try:
         for first in range(0, 80, 8):
             burst = [b"%d" % number for number in range(first, first + 8)]
@@ -94,12 +97,12 @@ async def test_messages_that_come_together_to_a_waiting_consumer_are_one_batch(r
                 asked = asyncio.create_task(consumer.batch())
                 if not handled:
                     async with asyncio.timeout(PATIENCE):
-                        while not consumer.waits:
+                        while not source.waits:
                             await asyncio.sleep(0.001)
                     await redis.lpush("orders", *burst)
                 batch = await asked
                 for message in batch:
-                    with consumer.hand_out(message):
+                    with in_hand(consumer, message):
                         handled.append(message.body)
             sizes.append(len(batch))
             assert handled == burst
@@ -168,7 +171,7 @@ async def test_a_signal_ends_loops_after_the_message_in_hand(
 ) -> None:
     """An idle loop does not wait for the end of its BLMOVE."""
     monkeypatch.setattr(holding, "WAIT_SECONDS", 3_600)
-    monkeypatch.setattr("penstock.lists.lists.HURRY_SECONDS", 3_600)
+    monkeypatch.setattr("penstock.lists.holding.HURRY_SECONDS", 3_600)
     handled = list[bytes]()
     async with Lists(redis_url, stop_signals=[signal.SIGTERM]) as lists:
 
@@ -184,7 +187,7 @@ async def test_a_signal_ends_loops_after_the_message_in_hand(
                 raise AssertionError(message)
 
         both = asyncio.gather(handle(), idle())
-        await eventually(lambda: [each.waits for each in lists.consumers] == [True, True])
+        await eventually(lambda: [each.waits for each in sources(lists)] == [True, True])
         await lists["orders"].push_many(["a", "b", "c"])
         await asyncio.wait_for(both, PATIENCE)
     assert handled == [b"a"]
@@ -401,7 +404,7 @@ async def test_a_consumer_that_has_left_adopts_nothing(redis: Any, orders: List)
     await redis.zadd("orders:consumers", {"dead": 1})
     await redis.hset("orders:consumers:steps", "dead", 3)
     await redis.lpush("orders:consumer:dead", "a")
-    await orders.consumer(10, 1_000).holding.adopt([b"dead"])
+    await orders.source(10, 1_000).holding.adopt([b"dead"])
     assert await redis.lrange("orders:consumer:dead", 0, -1) == [b"a"]
 
 
@@ -448,7 +451,7 @@ async def test_the_end_of_lists_ends_loops_of_other_tasks_that_wait(redis: Any, 
     async with Lists(redis_url) as lists:
         tasks = [asyncio.create_task(take(lists["orders"], 1)) for _ in range(3)]
         async with asyncio.timeout(PATIENCE):
-            while sum(each.waits for each in lists.consumers) < len(tasks):
+            while sum(each.waits for each in sources(lists)) < len(tasks):
                 await asyncio.sleep(0.01)
         if stops:
             lists.stop()
@@ -478,7 +481,7 @@ async def test_a_stop_does_not_wait_for_a_server_that_hangs(redis_url: str) -> N
         async with Lists(frozen.url) as lists:
             task = asyncio.create_task(take(lists["orders"], 1))
             async with asyncio.timeout(PATIENCE):
-                while not any(each.waits for each in lists.consumers):
+                while not any(each.waits for each in sources(lists)):
                     await asyncio.sleep(0.01)
             os.kill(frozen.pid, signal.SIGSTOP)
             lists.stop()
@@ -587,10 +590,11 @@ async def test_a_consumer_that_was_given_up_before_it_knew_that_it_had_begun_beg
     """Its first call took messages, the reply was lost, and it could not repeat the call until its lease had ended."""
     await orders.push("a")
     consumer = orders.consumer(10, 1_000)
-    await redis.hset("orders:consumers:steps", consumer.holding.id, "gone:1")
+    source: Any = consumer.source
+    await redis.hset("orders:consumers:steps", source.holding.id, "gone:1")
     with capture_logs() as log:
         (message,) = await consumer.batch()
-    with consumer.hand_out(message):
+    with in_hand(consumer, message):
         assert message.body == b"a"
     await consumer.leave()
     assert [line["event"] for line in log] == ["lease lost"]
@@ -604,8 +608,8 @@ async def test_a_wait_that_was_cancelled_on_a_dead_link_takes_no_message(
     waits = asyncio.ensure_future(anext(loop))
     while not (await redis.info("clients"))["blocked_clients"]:
         await asyncio.sleep(0.01)
-    (consumer,) = orders._lists.consumers
-    raw, kept = consumer.holding.raw, consumer.holding.raw._connection
+    [source] = sources(orders._lists)
+    raw, kept = source.holding.raw, source.holding.raw._connection
 
     async def leave_open() -> None:
         raw._connection = None
@@ -658,7 +662,7 @@ async def test_leases_are_renewed_again_after_trouble(redis: Any, redis_url: str
                 await eventually(has_failed)
                 await redis.rename("aside", "orders:consumers")
                 await end_leases(redis)
-                lists.lease = 3_600
+                lists.server.lease = 3_600
 
                 async def is_renewed() -> bool:
                     return await lease_of(redis) > 1_800
@@ -686,9 +690,9 @@ async def test_a_stop_while_the_server_is_away_ends_soon() -> None:
         async with Lists(server.url, patience=None) as lists:
             loop = lists["orders"].messages()
             waits = asyncio.ensure_future(anext(loop, None))
-            await eventually(lambda: [each.waits for each in lists.consumers] == [True])
+            await eventually(lambda: [each.waits for each in sources(lists)] == [True])
             server.stop()
-            await eventually(lambda: [each.waits for each in lists.consumers] == [False])
+            await eventually(lambda: [each.waits for each in sources(lists)] == [False])
             lists.stop()
             await asyncio.wait({waits}, timeout=PATIENCE)
             assert waits.done()

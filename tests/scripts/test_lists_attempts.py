@@ -15,6 +15,7 @@ from penstock import sync
 from penstock.base.errors import WrongCall
 from penstock.lists import List, Lists
 from tests.support.commandline import penstock
+from tests.support.consumers import in_hand, sources
 from tests.support.harness import PATIENCE, eventually
 from tests.support.tracked import now
 
@@ -58,9 +59,11 @@ async def die(redis: "Redis", redis_url: str, many: int, **options: Any) -> None
 
 async def vanish(lists: Lists) -> None:
     """End the only consumer of ``lists`` without a word to the server."""
-    (consumer,) = lists.consumers
-    await consumer.holding.raw.close()
-    lists.consumers.clear()
+    [consumer] = lists.consumers.running
+    await consumer._keeping.cancel()
+    [source] = sources(lists)
+    await source.holding.raw.close()
+    lists.consumers.running.clear()
     await lists.__aexit__(None, None, None)
 
 
@@ -212,10 +215,10 @@ async def test_a_death_while_only_its_settlement_was_open_is_no_failure(
 async def test_a_consumer_that_waits_is_told_of_failures(redis: "Redis", orders: List) -> None:
     await orders.push("tea")
     assert await handled(orders, b"tea", b"tea") == [(b"tea", 1)]
-    await eventually(lambda: not orders._lists.consumers)
+    await eventually(lambda: not orders._lists.consumers.running)
     await redis.delete("shop:orders")
     waits = asyncio.create_task(handled(orders, b"tea"))
-    await eventually(lambda: any(each.waits for each in orders._lists.consumers))
+    await eventually(lambda: any(each.waits for each in sources(orders._lists)))
     await orders.push("tea")
     assert await asyncio.wait_for(waits, PATIENCE) == [(b"tea", 2)]
 
@@ -224,9 +227,10 @@ async def test_a_settlement_that_is_repeated_counts_once(redis: "Redis", orders:
     await orders.push("bad")
     consumer = orders.consumer(10, 1_000)
     (bad,) = await consumer.batch()
-    with suppress(LookupError), consumer.hand_out(bad):
+    with suppress(LookupError), in_hand(consumer, bad):
         raise LookupError
-    holding = consumer.holding
+    source: Any = consumer.source
+    holding = source.holding
     for _ in range(2):  # the reply to the first is lost
         await holding._run(0, holding.settlement.number)
     await consumer.leave()
@@ -308,12 +312,12 @@ async def test_many_messages_that_fail_are_buried_in_batches_with_one_wait_each(
             waits.append(failures)
             return 0
 
-    monkeypatch.setattr("penstock.lists.consumer.BACKOFF", Waits())
+    monkeypatch.setattr("penstock.core.consumer.BACKOFF", Waits())
     monkeypatch.setattr("penstock.core.pace.time", SimpleNamespace(monotonic=lambda: float(len(waits))))
     expected = [f"bad {number}".encode() for number in range(60)]
     await orders.push_many(expected)
     await handled(orders, expected[-1], *expected, attempts=1, dead="shop:dead")
-    await eventually(lambda: not orders._lists.consumers)
+    await eventually(lambda: not orders._lists.consumers.running)
     assert [letter["message"].encode() for letter in await letters(redis)] == expected
     assert len(waits) < 20
 
@@ -335,7 +339,7 @@ async def test_results_go_to_no_key_of_the_consumers_and_what_fails_beside_them_
         if len(taken) == 5:
             break
     assert sorted(taken) == [b"before", b"end", b"fails", b"fails", b"result"]
-    await eventually(lambda: not orders._lists.consumers)
+    await eventually(lambda: not orders._lists.consumers.running)
     assert await redis.keys("shop:orders*") == []
 
 

@@ -26,7 +26,7 @@ def lists(here: Any, redis_url: str) -> Iterator[Lists]:
 
 def renewals(here: Any, lists: Lists) -> Callable[[], bool]:
     """Return a function that says whether all leases have been renewed since this call."""
-    lists._inner.lease = 3_600
+    lists._inner.server.lease = 3_600
 
     def are_renewed() -> bool:
         return all(end / 1e6 > time.time() + 1_800 for _, end in here.zscan_iter("orders:consumers"))

@@ -270,11 +270,12 @@ ONCE = b'{"meta": {"id": "post-%d", "replyTo": "to:a", "attempts": 1}}'
 async def held_by_a_dead_worker(redis: "Redis", redis_url: str, many: int) -> None:
     """Have a worker take ``many`` requests and die, and let its lease end."""
     lists = await Lists(redis_url).__aenter__()
-    consumer = await lists.work("demo").consumer(many, 1_000_000)
-    assert len(await consumer.holding.take(many) or ()) == many
-    await consumer.holding.raw.close()
+    source: Any = (await lists.work("demo").consumer(many, 1_000_000)).source
+    holding = source.holding
+    assert len(await holding.take(many) or ()) == many
+    await holding.raw.close()
     await lists.__aexit__(None, None, None)
-    await redis.zadd("out:consumers", {consumer.holding.id: 1})
+    await redis.zadd("out:consumers", {holding.id: 1})
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "sync"])

@@ -239,7 +239,7 @@ def _next(draw: Draw) -> Given:
 
 @case("transfer/put_back")
 def _put_back(draw: Draw) -> Given:
-    return {"state": draw.choice([None, {"source": "me"}]), "settled": draw.randint(0, 1)}
+    return {"state": draw.choice([None, {"source": "me"}]), "settled": draw.randint(0, 1), "kept": draw.randint(0, 2)}
 
 
 @case("rollout/requeue")

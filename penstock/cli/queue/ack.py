@@ -59,7 +59,7 @@ async def _ack(
         body |= {"error": _error(error)} | ({} if retry else {"retry": False})
         body |= {} if delay is None else {"delay": delay}
     async with queue_of(service, url, token) as queue:
-        answer = await queue.post("/ack", packed_json(body), repeatable=False)
+        answer = await queue.calls.post("/ack", packed_json(body), repeatable=False)
     if as_json:
         print_json(answer.body)
     else:

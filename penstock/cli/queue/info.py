@@ -21,7 +21,7 @@ def info(service: Service, url: Url = DEFAULT_URL, token: TokenAt = None, json: 
 async def _info(service: str, url: str, token: str | None, as_json: bool) -> int:
     async with queue_of(service, url, token) as queue:
         if as_json:
-            print_json((await queue.queues.http("GET", f"/queues/{service}/info")).body)
+            print_json((await queue.calls.http("GET", f"/queues/{service}/info")).body)
             return 0
         found = await queue.info()
     counts = {

@@ -13,6 +13,7 @@ from penstock.composition.rollout.current import CurrentState
 from penstock.composition.rollout.steps import Plan, Step, StepFailed
 from penstock.core.atomic import AtomicRead
 from penstock.core.connection import server_time
+from penstock.core.consumer import Consumer
 from penstock.core.metrics import parse_metric
 from penstock.core.read_size import Sizes
 from penstock.core.script import Script
@@ -195,10 +196,11 @@ async def _recover(by: CurrentState, name: str, most: float) -> int:
     recovered = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(max(most, 1)), Lists(by.part.urls[0]) as lists:
-            consumer = lists[name].consumer(1, 1)
+            source = lists[name].source(1, 1)
+            consumer = Consumer(lists.consumers, source, 1)
             await consumer.enter()
             try:
-                recovered = await consumer.holding.recover()
+                recovered = await source.holding.recover()
             finally:
                 await consumer.leave()
     return recovered
