@@ -7,6 +7,7 @@ back what was not handled. What the wire is, its ``Source`` knows.
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -270,13 +271,13 @@ class Consumer(Generic[I]):
 
     async def stop(self) -> None:
         """End a wait, and give back what was taken ahead; the loop gives back what this cannot."""
-        try:
+        if self.source.in_hand is None:  # then nothing was taken ahead
             await self.source.interrupt()
-            async with self._leaving:
+            return
+        with suppress(*TROUBLE):
+            async with asyncio.timeout(LEAVE_SECONDS), self._leaving:
                 if self in self._consumers.running:
                     await self.source.give_back_ahead()
-        except TROUBLE:
-            pass
 
     async def leave(self, ending: BaseException | None = None) -> None:
         """Settle what was handled and give back the rest; if the server is away, others get it later.

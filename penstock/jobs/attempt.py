@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.encoding import decoded
@@ -11,6 +11,7 @@ from penstock.jobs.job import Job
 from penstock.jobs.keys import names_in
 
 if TYPE_CHECKING:
+    from penstock.jobs.reader import Reader
     from penstock.jobs.server import Jobs
 
 DAY: Final = 86_400.0
@@ -20,7 +21,15 @@ class Attempt(Job):
     """A job that a consumer has: its values as of any ``Job``, and what is known of the attempt."""
 
     def __init__(
-        self, jobs: "Jobs", stream: str, group: str, entry: bytes, number: int, fields: Sequence[bytes]
+        self,
+        jobs: "Jobs",
+        stream: str,
+        group: str,
+        entry: bytes,
+        number: int,
+        fields: Sequence[bytes],
+        *,
+        is_new: bool = True,
     ) -> None:
         id, producer, key, self._keys, self._only_for = None, b"", None, b"", group
         self.values: dict[str, bytes | None] = {}
@@ -35,7 +44,7 @@ class Attempt(Job):
                 key = decoded(fields[place + 1])
             elif name == b"keys":
                 self._keys = fields[place + 1]
-            elif name[:2] == b"v:" and number == 1:  # a former attempt may have changed it
+            elif name[:2] == b"v:" and is_new:  # else a former attempt may have changed it
                 self.values[decoded(name[2:])] = fields[place + 1]
             elif name == b"for":
                 self._only_for = decoded(fields[place + 1])
@@ -56,7 +65,9 @@ class Attempt(Job):
         self._failure: BaseException | None = None
         self._permit: tuple[str, str] | None = None
         """What its limit has given it: key and holder."""
-        self._free: Callable[[], None] | None = None
+        self._reader: Reader
+        self._batch: object = None
+        """What it is handled with."""
 
     @property
     def is_given_up(self) -> bool:
@@ -105,9 +116,7 @@ class Attempt(Job):
 
     def release(self) -> None:
         """Let another job begin in this one's place though it goes on; it is acknowledged when it ends."""
-        free, self._free = self._free, None
-        if free:
-            free()
+        self._reader.let_another_begin(self._batch or self)
 
     def _give_up(self, why: str) -> None:
         """Cancel it."""

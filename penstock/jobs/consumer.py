@@ -210,6 +210,7 @@ class Consumer:
         """Begin no job any more, and wait for those that run. Raise ``PauseTimeout`` after ``timeout`` seconds."""
         self._playing.clear()
         for worker in self._workers:
+            worker.resume()
             worker.hand_back()
         try:
             async with asyncio.timeout(timeout):
@@ -222,7 +223,7 @@ class Consumer:
         """Begin jobs again."""
         self._playing.set()
         for worker in self._workers:
-            worker.begin_waiting()
+            worker.resume()
             worker.tend()
 
     def stop(self) -> None:

@@ -35,6 +35,8 @@ BLOCK_SECONDS: Final = 5.0
 """Longest wait of one read."""
 MAX_VALUE_BYTES: Final = 1 << 23
 """Bytes of values after which a read ends: meanwhile the server answers nobody."""
+NEW, SUSPECT, DEAD = b"new", b"suspect", b"dead"
+"""How a job came: see ``lua/tend.lua``."""
 AWAY_SECONDS: Final = 5.0
 """How long jobs wait whose values cannot be read until they are looked at again."""
 MAX_RENEWED: Final = 1_000
@@ -59,13 +61,13 @@ class Reader:
         )
         limit = worker.options.handlers[streams[0]].limit
         lease = worker.options.claim_after
-        self._size = worker.options.handlers[streams[0]].size
+        self.size = worker.options.handlers[streams[0]].size
         self.permits = (
             Permits(node, self._keys, streams[0], self._consumer.group, self._consumer.id, limit, lease)
             if limit
             else None
         )
-        self._reads_ahead = limit is None and not self._size
+        self._reads_ahead = limit is None and not self.size
         self._released: list[Permit] = []
         self.paused = set[str]()
         """Streams of which no job begins."""
@@ -119,7 +121,7 @@ class Reader:
             await self._wire.open()
             await self._create_groups()
             self.tender.within(0)  # it may have looked before there was a group
-        many = min(self._worker.room(ahead=self._reads_ahead) * max(self._size, 1), MAX_READ)
+        many = min(self._worker.room(ahead=self._reads_ahead) * max(self.size, 1), MAX_READ)
         if not many:  # another server's jobs came while this one was connected: COUNT 0 would read all
             return
         if self.permits is None or self.permits.limit.by_key:
@@ -168,20 +170,30 @@ class Reader:
     async def _begin_all(self, found: Sequence[Any], permits: list[Permit] | None = None) -> None:
         """Begin attempts; each takes one of ``permits`` if there are any."""
         for key, entries in found:
-            await self.begin(self._names[key], [(entry, 1, fields) for entry, fields in entries], permits)
+            await self.begin(self._names[key], [(entry, 1, fields, NEW) for entry, fields in entries], permits)
 
     async def begin(
-        self, stream: str, found: Sequence[tuple[bytes, int, Sequence[bytes]]], permits: list[Permit] | None = None
+        self,
+        stream: str,
+        found: Sequence[tuple[bytes, int, Sequence[bytes], bytes]],
+        permits: list[Permit] | None = None,
     ) -> None:
-        """Begin attempts: entry, number and fields of each."""
+        """Begin attempts: entry, number and fields of each, and how it came: see ``lua/tend.lua``."""
         jobs, group = self._worker.jobs, self._consumer.group
-        attempts = [Attempt(jobs, stream, group, entry, number, fields) for entry, number, fields in found]
+        attempts, suspects, dead = list[Attempt](), set[Attempt](), list[Attempt]()
+        for entry, number, fields, how in found:
+            attempt = Attempt(jobs, stream, group, entry, number, fields, is_new=how == NEW)
+            if how == NEW or not self._worker.goes_on(self, attempt):
+                (dead if how == DEAD else attempts).append(attempt)
+                if how == SUSPECT:
+                    suspects.add(attempt)
         handler = self._worker.options.handlers[stream]
         if others := [each for each in attempts if each._only_for != group]:
             attempts = [each for each in attempts if each._only_for == group]
             entries = [each.entry for each in others]  # sent again for another group
             await self.node.command("XACK", encoded(self._keys.stream(stream)), encoded(self._group), *entries)
-        attempts = [each for each in attempts if each.number == 1 or not self._worker.goes_on(self, each)]
+        for attempt in dead:
+            self.settler.bury(attempt, LOST)
         if stream in self.paused:
             for attempt in attempts:
                 self.settler.settle(attempt, "back")
@@ -201,12 +213,9 @@ class Reader:
                 self.release(attempt)
         if self._worker.ledger:
             attempts = await self._noted(self._worker.ledger, stream, attempts)
-        if size := self._size:
-            for first in range(0, len(attempts), size):
-                self._worker.begin_batch(self, attempts[first : first + size])
-            return
-        for attempt in attempts:
-            self._worker.begin(self, attempt)
+        self._worker.begin(self, [each for each in attempts if each not in suspects])
+        if suspects:
+            self._worker.begin(self, [each for each in attempts if each in suspects], suspects=True)
 
     async def _noted(self, ledger: "Ledger", stream: str, attempts: list[Attempt]) -> list[Attempt]:
         """Note that attempts begin; return those that others do not have by now."""
@@ -256,6 +265,10 @@ class Reader:
             for attempt in some:
                 attempt.values = dict(zip(handler.values, read, strict=False))
         return [each for each in attempts if not each._is_settled]
+
+    def let_another_begin(self, unit: Any) -> None:
+        """Let another job begin in the place of one, or of a batch, that goes on."""
+        self._worker.runner.release(unit)
 
     def hand_back_for_a_while(self, attempt: Attempt, reason: str) -> None:
         """Let a job wait whose values are on a server that is away. It loses no attempt."""
@@ -405,7 +418,7 @@ class Reader:
         """Forget the attempts of a job that was cancelled."""
         tries = encoded(self._keys.of_group(stream, self._consumer.group)["tries"])
         with suppress(RedisError, OSError, PenstockError):
-            await self.node.command("HDEL", tries, entry)
+            await self.node.command("HDEL", tries, entry, entry + b":suspect")
         await self.note_gone(stream, [entry])
 
     async def note_gone(self, stream: str, entries: Sequence[bytes]) -> None:

@@ -297,6 +297,12 @@ class Settler:
         finally:
             self._forwarding.pop(stream, None)
 
+    async def idle(self) -> None:
+        """Return once all outcomes are settled, however long that takes."""
+        while self._under_way or self._buried:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def finish(self) -> None:
         """Return once all outcomes are settled, or cannot be."""
         self._ends = True

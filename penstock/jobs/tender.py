@@ -95,6 +95,7 @@ class Tender:
             most=most,
             idle=NEVER_MS if self._holders_come_back() else int(self._worker.options.claim_after * 1000),
             lost=as_json(LOST),
+            attempts=self._worker.options.attempts,
             is_limited=int(self._reader.permits is not None),
             **{"from": self._from.get(name, b"-")},
         )

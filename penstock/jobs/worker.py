@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError, Unavailable, Unreadable, WrongCall
 from penstock.base.log import Log
 from penstock.core.connection import connect
-from penstock.core.tasks import Tasks
+from penstock.core.runner import Runner
 from penstock.core.watchdog import NAME, Watchdog
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.consumer import Consumer
@@ -46,25 +46,23 @@ class Worker:
             raise WrongCall(f"group {consumer.group}: no stream has a processor: expected @consumer.job(stream)")
         self.jobs, self.consumer, self.options = jobs, consumer, consumer.options
         self.ledger, self.stopping = ledger, False
-        self.in_hand = dict[Attempt, "Reader"]()
-        """What runs; of one job maybe two attempts, if the first was lost and has not ended."""
-        self._backlog: deque[tuple[Reader, Attempt]] = deque()
-        self._running, self._batches = Tasks(_log), Tasks(_log)
+        self.runner = Runner[Attempt | Batch](
+            self._do, self.options.concurrency, _log,
+            counts=_counts, settled=self._settled, changed=self._changed,
+        )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._deadlines = {
             name: Deadlines(handler.deadline)
             for name, handler in self.options.handlers.items()
             if handler.deadline < MAX_DEADLINE
         }
-        self._busy = 0
         self._seconds = SHORT_SECONDS
         """About how long an attempt takes."""
         self._looks = False
         self.looks_when_free = False
         """Whether something waits in vain to be tried again while there is no room."""
-        self._room, self._idle, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room, self._ended = asyncio.Event(), asyncio.Event()
         self._room.set()
-        self._idle.set()
         route = self.options.route
         nodes = jobs.nodes if route is DISTRIBUTED else [jobs.node(str(route))]
         alone = [[name] for name, handler in self.options.handlers.items() if handler.limit or handler.size]
@@ -75,21 +73,24 @@ class Worker:
     @property
     def running(self) -> int:
         """Return how many jobs run."""
-        return len(self.in_hand)
+        return len(attempts_of(self.runner.running))
 
     @property
     def free(self) -> int:
         """Return how many more jobs may begin."""
-        return max(0, self.options.concurrency - self._busy - len(self._backlog))
+        return self.runner.free
 
     def room(self, *, ahead: bool) -> int:
         """Return how many more jobs may be read; with ``ahead`` as many again as may run, while jobs are short."""
+        if self.runner.holds_back:
+            return 0
         more = self.options.concurrency if ahead and self._seconds < SHORT_SECONDS else 0
-        return max(0, self.options.concurrency + more - self._busy - len(self._backlog))
+        return max(0, self.options.concurrency + more - self.runner.busy)
 
     async def run(self) -> None:
         """Read and work until ``stop``; then wait for what is in hand, and hand back the rest."""
         self.consumer.joined(self)
+        self.runner.is_paused = self.consumer.is_paused
         renewing = [asyncio.create_task(self._renew(reader)) for reader in self.readers]
         watchdog = Watchdog(_log, self.options.claim_after / RENEW_SHARE, self._runs_now, self._renew_elsewhere)
         watchdog.start()
@@ -98,9 +99,10 @@ class Worker:
             await self._finish()
         finally:
             self.stopping = True
+            self.hand_back()
             self._give_up_all()
             watchdog.stop()
-            await asyncio.gather(*self._tasks(), return_exceptions=True)
+            await self.runner.idle.wait()
             self.hand_back()
             await asyncio.gather(*(reader.settler.finish() for reader in self.readers))
             for task in renewing:
@@ -108,34 +110,35 @@ class Worker:
             await asyncio.gather(*renewing, return_exceptions=True)
             await asyncio.gather(*(reader.close() for reader in self.readers))
             await asyncio.gather(*(processes.close() for processes in self.consumer.processes))
+            await self.runner.close()
             self.consumer.left(self)
             self._ended.set()
 
-    def _tasks(self) -> list[asyncio.Task[None]]:
-        return [*self._batches, *(attempt._task for attempt in self.in_hand if attempt._task)]
-
     def hand_back(self) -> None:
         """Hand back what has not begun."""
-        while self._backlog:
-            reader, attempt = self._backlog.popleft()
-            reader.release(attempt)
-            reader.settler.settle(attempt, "back")
+        for attempt in attempts_of(self.runner.take_back()):
+            attempt._reader.release(attempt)
+            attempt._reader.settler.settle(attempt, "back")
 
     async def _finish(self) -> None:
         self.hand_back()
-        if tasks := self._tasks():
-            _, left = await asyncio.wait(tasks, timeout=self.options.stop_timeout)
+        try:
+            async with asyncio.timeout(self.options.stop_timeout):
+                await self.runner.idle.wait()
+        except TimeoutError:
+            what = {"group": self.consumer.group, "many": self.running, "seconds": self.options.stop_timeout}
+            _log.warning("jobs have not ended in time: coroutines are cancelled, threads are waited for", **what)
             self._give_up_all()
-            if left:
-                what = {"group": self.consumer.group, "many": len(left), "seconds": self.options.stop_timeout}
-                _log.warning("jobs have not ended in time: coroutines are cancelled, threads are waited for", **what)
-                await asyncio.wait(left)
+            await self.runner.idle.wait()
 
     def _give_up_all(self) -> None:
-        for attempt in tuple(self.in_hand):
-            attempt._give_up("stop")
-        for task in self._batches:
-            task.cancel()
+        for unit, task in tuple(self.runner.running.items()):
+            if isinstance(unit, Batch):
+                for attempt in unit.attempts:
+                    attempt._give_up("stop")
+                task.cancel()
+            else:
+                unit._give_up("stop")
 
     def stop(self) -> None:
         """End ``run``."""
@@ -152,7 +155,7 @@ class Worker:
 
     async def idle(self) -> None:
         """Return once nothing runs."""
-        await self._idle.wait()
+        await self.runner.idle.wait()
 
     def note_node(self, node: "Instance") -> None:
         """Note that ``node`` has come or gone."""
@@ -171,43 +174,36 @@ class Worker:
 
     # Attempts
 
-    def begin(self, reader: "Reader", attempt: Attempt) -> None:
-        """Begin an attempt, now or as soon as there is room."""
-        if self._busy >= self.options.concurrency or self.consumer.is_paused:
-            self._backlog.append((reader, attempt))
-            if self.consumer.is_paused:
-                self.hand_back()
-            elif not self._looks:
-                self._looks = True
-                self._loop.call_later(WAIT_SECONDS, self._look)
-            return
-        self._idle.clear()
-        self._busy += 1
-        attempt._free = self._freed
-        self.in_hand[attempt] = reader
-        attempt._task = self._running.begin(self._work(reader, attempt))
+    def begin(self, reader: "Reader", attempts: Sequence[Attempt], *, suspects: bool = False) -> None:
+        """Begin attempts, now or as soon as there is room."""
+        for attempt in attempts:
+            attempt._reader = reader
+        units: Sequence[Attempt | Batch] = attempts
+        if size := reader.size:
+            units = [Batch(attempts[first : first + size]) for first in range(0, len(attempts), size)]
+        self.runner.add(units, suspects=suspects)
+        if self.consumer.is_paused:
+            self.hand_back()
+        elif self.runner.waiting and not self._looks:
+            self._looks = True
+            self._loop.call_later(WAIT_SECONDS, self._look)
 
     def _look(self) -> None:
         """Hand back what waits for longer than it should: another consumer may have room."""
         self._looks = False
-        if self._backlog:
-            if time.monotonic() - self._backlog[0][1]._begun > WAIT_SECONDS / 2:
+        if waiting := attempts_of(self.runner.waiting):
+            if time.monotonic() - waiting[0]._begun > WAIT_SECONDS / 2:
                 self._seconds = SHORT_SECONDS
                 self.hand_back()
             else:
                 self._looks = True
                 self._loop.call_later(WAIT_SECONDS, self._look)
 
-    def begin_batch(self, reader: "Reader", attempts: list[Attempt]) -> None:
-        """Begin a batch at once: there was room when it was read."""
-        self._idle.clear()
-        self._busy += 1
-        attempts[0]._free = self._freed
-        for attempt in attempts:
-            self.in_hand[attempt] = reader
-        self._batches.begin(self._work_batch(reader, attempts))
+    async def _do(self, unit: "Attempt | Batch") -> None:
+        await (self._work_batch(unit) if isinstance(unit, Batch) else self._work(unit))
 
-    async def _work_batch(self, reader: "Reader", attempts: list[Attempt]) -> None:
+    async def _work_batch(self, batch: "Batch") -> None:
+        attempts, reader = batch.attempts, batch.attempts[0]._reader
         handler = self.options.handlers[attempts[0].stream]
         failure: BaseException | None = None
         try:
@@ -219,44 +215,41 @@ class Worker:
                 failure = DeadlineTimeout(f"the processor took longer than its deadline, {handler.deadline:g} s")
         is_stranded = any(attempt._is_stranded for attempt in attempts)
         for attempt in attempts:
-            self.in_hand.pop(attempt, None)
             attempt._is_stranded = is_stranded
             error_ = attempt._failure or failure
             if error_ is not None:
                 self._failed(reader, attempt, error_)
             elif attempt.why is None:
                 reader.settler.settle(attempt, "done")
-        attempts[0].release()
-        if not self.in_hand:
-            self._idle.set()
 
-    def _freed(self) -> None:
-        self._busy -= 1
-        self.resume()
-
-    def resume(self) -> None:
-        """Begin and claim what there is room for."""
-        self.begin_waiting()
+    def _changed(self) -> None:
+        """Take note that there may be room."""
+        self._room.set()
         if self.looks_when_free and self.free:
             self.looks_when_free = False
             self.tend()
 
-    def begin_waiting(self) -> None:
-        """Begin what was read and waits, as far as there is room."""
-        while (
-            self._backlog and self._busy < self.options.concurrency and not (self.stopping or self.consumer.is_paused)
-        ):
-            self.begin(*self._backlog.popleft())
-        self._room.set()
+    async def _settled(self) -> None:
+        """Return once what has ended is settled."""
+        for reader in self.readers:
+            await reader.settler.idle()
+        self.tend()
+
+    def resume(self) -> None:
+        """Begin and claim what there is room for."""
+        self.runner.is_paused = self.consumer.is_paused
+        self.runner.resume()
+        self._changed()
 
     def tend(self) -> None:
         """Look at once after what waits."""
         for reader in self.readers:
             reader.tender.within(0)
 
-    async def _work(self, reader: "Reader", attempt: Attempt) -> None:
-        handler, begun = self.options.handlers[attempt.stream], time.monotonic()
+    async def _work(self, attempt: Attempt) -> None:
+        handler, begun, reader = self.options.handlers[attempt.stream], time.monotonic(), attempt._reader
         deadlines = self._deadlines.get(attempt.stream)
+        attempt._task = asyncio.current_task()
         try:
             if isinstance(handler.call, Processes):
                 await handler.call.prepare(attempt)
@@ -279,11 +272,9 @@ class Worker:
             self._seconds += (time.monotonic() - begun - self._seconds) / AVERAGED
             if deadlines:
                 deadlines.discard(attempt)
-            self.in_hand.pop(attempt, None)
+            attempt._task = None
             reader.release(attempt)
-            attempt.release()
-            if not self.in_hand:
-                self._idle.set()
+            if len(self.runner.running) == 1:
                 reader.settler.flush()
 
     def _failed(self, reader: "Reader", attempt: Attempt, error: BaseException) -> None:
@@ -321,10 +312,10 @@ class Worker:
     def _runs_now(self) -> dict[str, Any]:
         """Return stream and job of the processor that runs."""
         task = asyncio.current_task(self._loop)
-        for attempt in [*self.in_hand]:
+        for attempt in attempts_of([*self.runner.running]):
             if attempt._task is not None and attempt._task is task:
                 return {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
-        return {"group": self.consumer.group, "jobs": len(self.in_hand)}
+        return {"group": self.consumer.group, "jobs": len(self.runner.running)}
 
     async def _renew_elsewhere(self) -> None:
         """Renew all whose deadline is not over, from another event loop."""
@@ -337,9 +328,9 @@ class Worker:
 
     def held_by(self, reader: "Reader") -> list[Attempt]:
         """Return what ``reader`` has read and not settled: running, ended, or not begun."""
-        backlog = [attempt for each, attempt in [*self._backlog] if each is reader]
-        running = [attempt for attempt, each in [*self.in_hand.items()] if each is reader]
-        return [*running, *backlog, *reader.settler.waiting()]
+        runner = self.runner
+        units = [*runner.running, *runner.suspects, *runner.waiting]
+        return [*(each for each in attempts_of(units) if each._reader is reader), *reader.settler.waiting()]
 
     def goes_on(self, reader: "Reader", claimed: Attempt) -> bool:
         """Return whether a job that was claimed is in hand already: then that attempt has the number of the new one.
@@ -368,10 +359,28 @@ class Worker:
 
     def _forget(self, reader: "Reader", attempt: Attempt) -> None:
         """Do not begin an attempt that waits."""
-        if (reader, attempt) in self._backlog:
-            self._backlog.remove((reader, attempt))
+        if self.runner.forget(attempt):
             reader.release(attempt)
             self._room.set()
+
+
+class Batch:
+    """Attempts that a processor gets together; they count as one for ``concurrency``."""
+
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
+        self.attempts = [*attempts]
+        for attempt in attempts:
+            attempt._batch = self
+
+
+def _counts(unit: Attempt | Batch) -> bool:
+    """Return whether a job of ``unit`` was not given up."""
+    return any(attempt.why is None for attempt in attempts_of([unit]))
+
+
+def attempts_of(units: Iterable[Attempt | Batch]) -> list[Attempt]:
+    """Return all attempts."""
+    return [each for unit in units for each in (unit.attempts if isinstance(unit, Batch) else [unit])]
 
 
 def is_cancelled(error: BaseException) -> bool:

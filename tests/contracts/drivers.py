@@ -211,10 +211,6 @@ class OverJobs(Driver):
     shortest = 0.3
     takes = ("XREADGROUP",)
     apart: ClassVar[Promises] = UNORDERED
-    fails: ClassVar[Promises] = {
-        "innocent_neighbour": "j1: a death counts for all that were in hand",
-        "poison": "j1: the letter says one attempt more than there were",
-    }
 
     async def open(self) -> None:
         self._jobs = await self._ends.enter_async_context(Jobs(self.url(self.port)))
@@ -283,7 +279,8 @@ class OverJobsInProcesses(OverJobs):
     """Functions of ``penstock.jobs`` in processes of their own."""
 
     apart: ClassVar[Promises] = {**OverJobsInThreads.apart} | {
-        "overslept": "the process of a job that was lost is killed"
+        "overslept": "the process of a job that was lost is killed",
+        "innocent_neighbour": "a job has its process for itself",
     }
 
     @staticmethod

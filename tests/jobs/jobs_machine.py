@@ -62,6 +62,8 @@ class Known:
     is_free: bool = False
     """Whether its last attempt does not count."""
     is_idle: bool = False
+    suspect: tuple[int, bool] | None = None
+    """How many such may be in one hand, and whether it is in one."""
     errors: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -75,6 +77,8 @@ class Group:
         self.open = dict[str, Known]()
         self.stale = dict[str, float]()
         """Jobs that were cancelled while they waited, by when that is noticed."""
+        self.died = dict[str, int]()
+        """How many a consumer had in hand that has died."""
         self.ends = dict[str, str]()
         """How each job has ended, by entry."""
         self.letters = dict[str, list[tuple[int, str]]]()
@@ -183,6 +187,7 @@ class Machine(RuleBasedStateMachine):
 
     def end(self, group: Group, entry: str, verb: str, error: str, wait: int) -> None:
         known = group.open[entry]
+        known.suspect = None
         if verb in ("again", "dead"):
             known.errors.append((known.number, error))
         if verb in ("again", "back"):
@@ -211,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         after, claimed, missing, *_ = self.run(
             _tend, stream=STREAM, wait=of_group["wait"], tries=of_group["tries"], later=KEYS.later("s"),
             repeats=KEYS.repeats("s"), paused=KEYS.paused("s"), group=group.key, consumer=who, most=most, idle=IDLE_MS,
-            lost=json.dumps({"message": "lost"}), is_limited=1, **{"from": "-"},
+            lost=json.dumps({"message": "lost"}), attempts=ATTEMPTS, is_limited=1, **{"from": "-"},
         )  # fmt: skip
         self.begin_what_waits()
         assert missing == []
@@ -221,29 +226,55 @@ class Machine(RuleBasedStateMachine):
         for entry in group.stale.keys() & set(wanted):
             wanted.remove(entry)
             del group.stale[entry]
-        of_open = sorted(group.open.items(), key=self.place)
-        idle = [entry for entry, known in of_open if known.is_idle and known.due is None]
-        wanted += idle[: most - len(wanted)]
         for entry in wanted:
             known = group.open[entry]
-            if known.due is None:
-                known.errors.append((known.number, "lost"))
-            known.number += 0 if known.due is not None and known.is_free else 1
+            known.number += not known.is_free
             known.who, known.due, known.is_free, known.is_idle = who, None, False, False
-            self.attempts.append((group, entry, who, known.number))
-        assert [(decoded(entry), number) for entry, number, _ in claimed] == [
-            (entry, group.open[entry].number) for entry in wanted
+        came = dict.fromkeys(wanted, "again") | self.adopted(group, who, most - len(wanted))
+        self.attempts += [(group, entry, who, group.open[entry].number) for entry in came]
+        assert [(decoded(entry), number, decoded(how)) for entry, number, _, how in claimed] == [
+            (entry, group.open[entry].number, how) for entry, how in came.items()
         ]
-        Machine.done["claimed"] += len(wanted)
+        Machine.done["claimed"] += len(came)
         times = [known.due for known in group.open.values() if known.due is not None]
         next_at = min([*times, *group.stale.values(), *self.later.values()], default=None)
         left = None if next_at is None else round(max(0.0, next_at - self.now), 3)
         assert (float(after) if after else None) == left
-        for entry in wanted:  # whose consumers have died too often are dead jobs, as the worker buries them
-            if group.open[entry].number > ATTEMPTS:
+        for entry, how in came.items():  # whose consumers have died too often are dead jobs, as the worker buries them
+            if how == "dead" or group.open[entry].number > ATTEMPTS:
                 words = self.words(group, entry, group.open[entry].number, "dead", "all have died", 0)
                 self.end(group, entry, "dead", "all have died", 0)
                 assert self.run(_settle, **self.settling(group, who), words=words) == [1]
+
+    def adopted(self, group: Group, who: str, most: int) -> dict[str, str]:
+        """Take over at most ``most`` of what dead consumers had; return how each came."""
+        came, together = dict[str, str](), 0
+        for entry, known in sorted(group.open.items(), key=self.place):
+            if len(came) < most and known.is_idle and known.due is None:
+                owner = known.who
+                many, is_out = known.suspect or self.suspicion(group, owner, who)
+                is_guilty = is_out and many == 1
+                many = 1 if is_out else many
+                suspects = [*came.values()].count("suspect")
+                if is_guilty and known.number >= ATTEMPTS:
+                    came[entry] = "dead"
+                elif not suspects or (many == together and suspects < together):
+                    if is_guilty:
+                        known.errors.append((known.number, "lost"))
+                        known.number += 1
+                    came[entry], together, known.suspect = "suspect", many, (many, True)
+                if entry in came:
+                    known.who, known.is_idle = who, False
+                if not any(each.who == owner for each in group.open.values()):
+                    group.died.pop(owner, None)
+        return came
+
+    def suspicion(self, group: Group, owner: str, who: str) -> tuple[int, bool]:
+        """Half of what ``owner`` had in hand may be in one hand next; of one alone it has died."""
+        held = group.died.get(owner) or sum(each.who == owner and each.due is None for each in group.open.values())
+        if owner != who:
+            group.died[owner] = held
+        return (1, True) if held == 1 else (-(-held // 2), False)
 
     def begin_what_waits(self) -> None:
         """Take over the entries of jobs whose time has come: the last ones of the stream."""

@@ -979,7 +979,8 @@ def _tend(draw: Draw) -> Given:
         "lost": '"lost"',
         "from": "-",
         "idle": 0,
-        "tries": draw.choice([None, {"1-1": "[1]", "1-1:free": "1"}]),
+        "tries": draw.choice([None, {"1-1": "[1]", "1-1:free": "1"}, {"1-1:suspect": "1 out", "1-2:suspect": "3"}]),
+        "attempts": 3,
         "paused": draw.choice([None, b"1"]),
     }
 

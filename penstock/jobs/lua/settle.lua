@@ -5,7 +5,8 @@
 -- WITH events: report write_events
 -- KEYS stream     stream  jobs
 -- KEYS wait       zset    entries that are to be tried again, by when (s since the epoch); nobody claims them before
--- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count
+-- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count;
+--                         others: see `tend.lua`
 -- KEYS dead       stream  jobs whose attempts are used up
 -- KEYS done?      stream  completions of all groups; without it they go to `forward`
 -- KEYS forward    stream  completions that are to be published on another server
@@ -36,9 +37,10 @@ local kinds = {}
 local refused = wrong_type({
   stream = {stream, done or forward, not is_plain and dead or nil},
   zset = {wait, under_way},
-  hash = {not is_plain and tries or nil},
+  hash = {tries},
 }, kinds)
 if refused then return refused end
+local has_tries = kinds[tries] == 'hash'
 local waiting = kinds[wait] == 'zset'
 if not is_plain then
   local time = call('TIME')
@@ -102,6 +104,7 @@ for place = 1, #words, 13 do
   elseif waiting and call('ZSCORE', wait, entry) then  -- it was ended before, and the reply was lost
     ended[#ended + 1] = 0
   elseif outcome == 'again' or outcome == 'back' then
+    call('HDEL', tries, entry .. ':suspect')
     if outcome == 'again' then call('HSET', tries, entry, errors_with(entry, attempt, err))
     else
       call('HSET', tries, entry .. ':free', 1)
@@ -116,7 +119,7 @@ for place = 1, #words, 13 do
       call('XADD', dead, 'MAXLEN', '~', capacity, '*', 'job', job, 'prd', producer, 'grp', group, 'entry', entry,
         'attempts', attempt, 'errors', errors_with(entry, attempt, err), 'values', values, 'fields', fields_of(entry))
     end
-    if attempt ~= '1' then call('HDEL', tries, entry) end
+    if has_tries then call('HDEL', tries, entry, entry .. ':suspect') end
     if ttl ~= '' then
       local key = results[at]
       call('SET', key, result, 'PX', ttl)

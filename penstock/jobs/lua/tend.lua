@@ -3,7 +3,9 @@
 -- WITH types: wrong_type
 -- KEYS stream     stream  jobs
 -- KEYS wait       zset    entries that are to be tried again, by when (s since the epoch); nobody claims them before
--- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count
+-- KEYS tries      hash    by entry the errors of its attempts (JSON); `<entry>:free` if the last one does not count;
+--                         `<entry>:suspect` if it may have ended its consumer: how many such may be in one hand at a time,
+--                         with ` out` behind it while it is in one; `died <consumer>`: how many that one had in hand
 -- KEYS later      zset    jobs that wait for their time, by that time (s since the epoch)
 -- KEYS repeats    zset    names of jobs that are repeated, by when they are due (s since the epoch)
 -- KEYS paused     string  while it is there, no job of the stream begins
@@ -13,9 +15,10 @@
 -- ARGV most       maximum number of entries to claim
 -- ARGV idle       how long nobody has had to renew an entry that is claimed (ms)
 -- ARGV lost       the error of an attempt whose consumer has died (JSON)
+-- ARGV attempts   after how many an entry is dead
 -- ARGV from       where to go on looking for entries that were left (`-`: at the first one)
--- Returns the seconds until something is due, as text (empty: nothing is); the entries: id, number of the attempt, fields;
--- those that had been deleted; 1 if the stream is paused; name and time of what is to be repeated; and where to go on looking
+-- Returns the seconds until something is due, as text (empty: nothing is); the entries: id, number of the attempt, fields, and
+-- `again`, `suspect` (it is to be alone, or among suspects) or `dead` (its attempts are used up); those that had been deleted; 1 if the stream is paused; name and time of what is to be repeated; and where to go on looking
 -- for entries that were left. Run twice: it claims others.
 local call = redis.call
 local PAGE, PAGES, MOVED, BYTES = 100, 10, 100, 1048576
@@ -71,16 +74,16 @@ local function note_death(id, attempt)
   call('HSET', tries, id, known and string.sub(known, 1, -2) .. ',' .. one .. ']' or '[' .. one .. ']')
 end
 
-local function claim(id, attempt)
+local function claim(id, attempt, how)
   local found = call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', attempt)[1]
   call('ZREM', wait, id)
   if found and found[2] then
-    claimed[#claimed + 1] = {id, attempt, found[2]}
+    claimed[#claimed + 1] = {id, attempt, found[2], how}
     for _, word in ipairs(found[2]) do claimed_bytes = claimed_bytes + #word end
     left = claimed_bytes < BYTES and left - 1 or 0
   else
     call('XACK', stream, group, id)
-    call('HDEL', tries, id, id .. ':free')
+    call('HDEL', tries, id, id .. ':free', id .. ':suspect')
     missing[#missing + 1] = id
   end
 end
@@ -93,19 +96,61 @@ for _, id in ipairs(due) do
   if left <= 0 then break end
   local found = redis.pcall('XPENDING', stream, group, id, id, 1) -- an error for what is no id of an entry
   local owned = not found.err and found[1]
-  if owned then claim(id, owned[4] + 1 - call('HDEL', tries, id .. ':free')) else
+  if owned then claim(id, owned[4] + 1 - call('HDEL', tries, id .. ':free'), 'again') else
     call('ZREM', wait, id)
-    call('HDEL', tries, id, id .. ':free')
+    call('HDEL', tries, id, id .. ':free', id .. ':suspect')
   end
 end
+
+-- Return how many entries `owner` had in hand when it died.
+local function held_by(owner)
+  local known = call('HGET', tries, 'died ' .. owner)
+  if known then return tonumber(known) end
+  local first, many = '-', 0
+  for _ = 1, PAGES do
+    local page = call('XPENDING', stream, group, first, '+', PAGE, owner)
+    for _, each in ipairs(page) do
+      if not call('ZSCORE', wait, each[1]) then many = many + 1 end
+      first = '(' .. each[1]
+    end
+    if #page < PAGE then break end
+  end
+  if owner ~= consumer then call('HSET', tries, 'died ' .. owner, many) end -- what it claims itself stays its own
+  return many
+end
+
+local together, given = nil, 0
+
+-- Claim an entry that its consumer has left. The death counts if that had nothing else in hand; else half of what it had
+-- may be in one hand next, and then each has to be alone.
+local function adopt(id, owner, attempt)
+  local state = call('HGET', tries, id .. ':suspect')
+  if not state then
+    local held = held_by(owner)
+    state = held == 1 and '1 out' or math.ceil(held / 2)
+  end
+  local many, out = string.match(state, '^(%d+)( ?)')
+  local is_guilty = out ~= '' and many == '1'
+  many = out ~= '' and 1 or tonumber(many)
+  if is_guilty and attempt >= tonumber(attempts) then
+    claim(id, attempt, 'dead')
+  elseif given == 0 or (many == together and given < together) then
+    if is_guilty then
+      note_death(id, attempt)
+      attempt = attempt + 1
+    end
+    together, given = many, given + 1
+    call('HSET', tries, id .. ':suspect', string.format('%d out', many))
+    claim(id, attempt, 'suspect')
+  end
+  if #call('XPENDING', stream, group, '-', '+', 1, owner) == 0 then call('HDEL', tries, 'died ' .. owner) end
+end
+
 for _ = 1, PAGES do
   if left <= 0 then break end
   local page = call('XPENDING', stream, group, 'IDLE', idle, from, '+', PAGE)
   for _, found in ipairs(page) do
-    if left > 0 and not call('ZSCORE', wait, found[1]) then
-      note_death(found[1], found[4])
-      claim(found[1], found[4] + 1)
-    end
+    if left > 0 and not call('ZSCORE', wait, found[1]) then adopt(found[1], found[2], found[4]) end
     from = '(' .. found[1]
   end
   if #page < PAGE then
