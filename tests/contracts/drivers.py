@@ -315,7 +315,6 @@ class OverTasks(Driver):
     settles = ("/ack",)
     takes = ("/fetch",)
     apart: ClassVar[Promises] = {"adopted_in_order": "the service hands out what is due, by index"}
-    fails: ClassVar[Promises] = {"innocent_neighbour": "j1: a death counts for all that were in hand"}
 
     async def open(self) -> None:
         self._port = free_port()

@@ -57,6 +57,10 @@ class Task:
     forgotten_at: float = 0.0
     asked: tuple[int, str, int] = (0, "", 0)
     """The attempt, the process that has it, and how often that has asked for it again."""
+    together: int = 1
+    """How many tasks its worker got with it."""
+    suspect: int | None = None
+    """How many of such may be in one hand."""
     contents: dict[str, bytes] = field(default_factory=dict)
     """Value, result, error and progress."""
 
@@ -68,6 +72,13 @@ class Task:
     def limit(self) -> float:
         """When it is over if no worker gets it."""
         return min(self.ends, self.start_by) if self.start_by is not None and self.attempt == 0 else self.ends
+
+
+def _alike(found: list[Task]) -> int:
+    """Return how many of ``found`` one worker may get: no suspects with others, nor more than may be in one hand."""
+    first = found[0].suspect if found else None
+    ends = (place for place, task in enumerate(found) if task.suspect != first or place == first)
+    return next(ends, len(found))
 
 
 class Model:
@@ -120,16 +131,19 @@ class Model:
                     task.lease = self.now
                 continue
             found = [self.tasks[id] for id in own] or self.of("waiting")[:most]
-            over = next((task for task in found if task.ends <= self.now or task.limit <= self.now), None)
+            given = len(found) if own else _alike(found)
+            looked = found[: given + 1]  # of one more than it gives it sees whether that is over
+            over = next((task for task in looked if task.ends <= self.now or task.limit <= self.now), None)
             if over is None:
                 break
             if not self.sweep([over.id]):
                 return []
+        found = found[:given]
         for task in found:
             if not own:
                 task.state, task.worker, task.attempt = "held", worker, task.attempt + 1
                 task.close = None if task.attempt_timeout is None else self.clock.moment(task.attempt_timeout)
-                task.asked = (task.attempt, process, 0)
+                task.asked, task.together = (task.attempt, process, 0), len(found)
                 self.hands.setdefault(worker, []).append(task.id)
                 self._count("delivered")
             self._lease(task, span)
@@ -168,6 +182,7 @@ class Model:
             self._end(task, "done")
             return "done"
         self._count("failed")
+        task.suspect = None
         if again == "0" or task.cancelled or kind in task.final or 0 < task.attempts <= task.tried:
             self._end(task, "dead", "cancelled" if task.cancelled else "failed")
             return task.state
@@ -236,6 +251,7 @@ class Model:
             self._end(task, "dead", "queueTimeout")
         elif task.state == "held" and task.lease <= self.now:
             self._count("timeout")
+            self._suspect(task)
             if task.cancelled:
                 self._end(task, "dead", "cancelled")
             elif 0 < task.attempts <= task.tried:
@@ -249,6 +265,13 @@ class Model:
         else:
             return 0
         return 1
+
+    def _suspect(self, task: Task) -> None:
+        if task.together > 1 and (task.close is None or task.close > self.now):
+            task.used += 1
+            task.suspect = 1 if task.suspect else -(-task.together // 2)
+        else:
+            task.suspect = 1
 
     def _leases_over(self) -> list[Task]:
         return [task for task in self.of("held") if task.lease <= self.now]

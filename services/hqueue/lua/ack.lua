@@ -58,6 +58,7 @@ local function acknowledge(worker, id, attempt, outcome, content, kind, again)
     wait_again(id, task, 0)
     return task.state
   end
+  task.suspect = nil
   tally(failed, 'count')
   report('failed', id, task.xid or id, queue, service, task.attempt, now - task.taken)
   local wait = wait_of(task, kind, again)

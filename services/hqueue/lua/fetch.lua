@@ -23,7 +23,8 @@ if is_overdue() then return '0' end
 local function has_died(task)
   local asked = type(task.asked) == 'table' and task.asked.attempt == task.attempt and task.asked
   if asked and asked.process ~= process then return true end
-  task.asked = {attempt = task.attempt, process = process, times = (asked and tonumber(asked.times) or 0) + 1}
+  task.asked = {attempt = task.attempt, process = process, times = (asked and tonumber(asked.times) or 0) + 1,
+    together = asked and asked.together}
   return process == '' and task.asked.times > 1
 end
 
@@ -43,12 +44,16 @@ for id in string.gmatch(call('HGET', workers, worker) or '', '%d+') do
 end
 if lost > 0 then return '0' end
 if #ids == 0 then ids, again = call('ZRANGE', ready, 0, most - 1), false end
-local found, size = {}, 0
+local found, size, together = {}, 0, math.huge
 for place, id in ipairs(ids) do
   if #ids > 1 then size = size + call('HSTRLEN', values, id) + call('HSTRLEN', values, id .. ':progress') end
   if place > 1 and size > tonumber(room) then break end
   local task = mine[id] or read_task(id)
   if not task or task.ends <= now or (task.attempt == 0 and task.startBy and task.startBy <= now) then return id end
+  if not again then  -- suspects come with suspects, and no more than may be in one hand
+    if place == 1 then together = task.suspect or together end
+    if place > together or (task.suspect or math.huge) ~= together then break end
+  end
   found[place] = task
 end
 local given = {}
@@ -58,7 +63,7 @@ for place, task in ipairs(found) do
     call('ZREM', ready, id)
     task.state, task.worker, task.attempt, task.taken = 'held', worker, task.attempt + 1, now
     task.close = task.attemptTimeout and now + task.attemptTimeout
-    task.asked = {attempt = task.attempt, process = process, times = 0}
+    task.asked = {attempt = task.attempt, process = process, times = 0, together = #found}
     tally(delivered, 'count')
     report('delivered', id, task.xid or id, queue, service, task.attempt, now - task.added)
   end

@@ -31,6 +31,19 @@ local function forget(id, task)
   if task and task.name and call('HGET', named, task.name) == id then call('HDEL', named, task.name) end
 end
 
+-- Note that a lease has ended. The attempt does not count if its worker got several tasks with it: half of them may be in one
+-- hand next, and then each comes alone.
+local function suspect(task)
+  local asked = type(task.asked) == 'table' and task.asked.attempt == task.attempt and task.asked or {}
+  local many = tonumber(asked.together) or 1
+  if many > 1 and not (task.close and task.close <= now) then
+    task.used = task.used + 1
+    task.suspect = task.suspect and 1 or math.ceil(many / 2)
+  else
+    task.suspect = 1
+  end
+end
+
 -- Put a task of which nothing is due where its record says that it is: somebody may have changed the sets.
 local function put_right(id, task)
   local place, is_held, is_delayed = id .. ' ' .. queue, task.state == 'held', task.state == 'delayed'
@@ -95,6 +108,7 @@ for _, id in ipairs(ids) do
   elseif state == 'held' and task.lease <= now then
     tally(timeout, 'count')
     report('timeout', id, task.xid or id, queue, service, task.attempt, now - task.taken)
+    suspect(task)
     if task.cancelled then
       end_task(id, task, 'dead', 'cancelled')
     elseif task.attempts > 0 and task.attempt - task.used >= task.attempts then
