@@ -14,6 +14,16 @@ from penstock.core.tasks import ENDED, Tasks, begin
 from tests.support.harness import ROOT
 
 BEGINS = ("create_task", "ensure_future")
+LONGER = {
+    "common/isolation.py": "between the attempts of one message",
+    "penstock/fallback.py": "stores what is under way first",
+    "penstock/hqueue/worker.py": "to be rewritten with all that consumes",
+    "penstock/jobs/reader.py": "the same",
+    "penstock/lists/consumer.py": "the same",
+    "penstock/spark/cluster.py": "in a thread, where nothing is awaited",
+    "penstock/spark/sources/pages.py": "the same",
+}
+"""Who waits longer and longer without ``penstock.core.link``, and why."""
 FILES = [path for folder in ("penstock", "common", "services") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -82,6 +92,27 @@ def without_owner(tree: ast.AST) -> Iterator[ast.Call]:
                 if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
                     is_heard = any(name in text for name in heard_in(statement, awaited))
                     yield from (call for call in calls(statement) if not is_heard and owner_of(call) not in groups)
+
+
+def test_only_the_core_waits_longer_and_longer() -> None:
+    core = ROOT / "penstock" / "core"
+    others = {path: path.read_text() for path in FILES if core not in path.parents}
+    grows = {path: ast.parse(text) for path, text in others.items() if re.search(r"delay_after|\*\*|\*=", text)}
+    found = {path for path, tree in grows.items() if any(longer_waits(tree))}
+    assert {str(path.relative_to(ROOT)) for path in found} == {*LONGER}, "use `again` of penstock.core.link"
+
+
+def longer_waits(tree: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls that wait for a delay that grows: of a ``Backoff``, a power, or what is multiplied."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            changes = [each for each in ast.walk(function) if isinstance(each, ast.AugAssign)]
+            grown = [ast.unparse(each.target) for each in changes if isinstance(each.op, ast.Mult)]
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and re.search(r"sleep|rest|pause|timeout|wait", ast.unparse(call.func)):
+                    given = " ".join(map(ast.unparse, call.args))
+                    if any(re.search(rf"(?<!\w){re.escape(word)}", given) for word in ("delay_after", "**", *grown)):
+                        yield call
 
 
 def heard_in(statement: ast.stmt, awaited: list[str]) -> Iterator[str]:
