@@ -3,16 +3,22 @@
 import ast
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from redis.exceptions import ConnectionError
 from structlog.testing import capture_logs
 
 from penstock.base.errors import Unavailable
+from penstock.bus import Bus
 from penstock.core.tasks import ENDED, Tasks, begin
+from penstock.hqueue import Queues
+from penstock.hqueue.task import Task
+from penstock.hqueue.worker import Worker
+from penstock.lists import Lists
 from tests.support.harness import ROOT
 
+URL = "redis://127.0.0.1:1"
 BEGINS = ("create_task", "ensure_future")
 LONGER = {
     "common/isolation.py": "between the attempts of one message",
@@ -67,6 +73,41 @@ async def cancel(tasks: Tasks) -> str:
     await tasks.cancel()
     await asyncio.sleep(0)
     return "went on"
+
+
+async def of_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, heard = Bus(URL), list[Exception]()
+    bus.on("error", heard.append)
+    await asyncio.wait({bus.spawn(fail(KeyError("slip")))})
+    for error in heard:
+        raise error
+
+
+async def of_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lists, "_renew", lambda _: fail(KeyError("slip")))
+    async with Lists(URL) as lists:
+        while lists._tasks:
+            await asyncio.sleep(0)
+
+
+async def of_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "_beat", lambda _: fail(KeyError("slip")))
+    async with Queues("http://127.0.0.1:1") as queues:
+        queues.stop()
+        worker = queues["a"].worker(None, 60, 1, Task)
+        assert await worker.batch() == []
+        assert worker._beating
+        await asyncio.wait({worker._beating})
+        await worker.batch()
+
+
+@pytest.mark.parametrize("owner", [of_bus, of_lists, of_worker])
+async def test_who_uses_an_owner_hears_of_an_end_that_nobody_expected(
+    owner: Callable[[pytest.MonkeyPatch], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bus emits ``error``, lists raise at their end, and a worker of hqueue at its next batch."""
+    with pytest.raises(KeyError, match="slip"):
+        await owner(monkeypatch)
 
 
 def test_every_task_has_an_owner() -> None:
