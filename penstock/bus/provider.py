@@ -202,8 +202,12 @@ async def _try(push: Callable[[], Awaitable[bool]], patience: float) -> bool:
         return True
 
     try:
-        return await again(pushed, Outage(None), lasts=lambda error: not isinstance(error, _NoQueue), most=patience)
+        return await again(pushed, Outage(None), lasts=_lasts, most=patience, first=_NoQueue())
     except Unavailable as error:
         if isinstance(error.__cause__, _NoQueue):
             return False
         raise
+
+
+def _lasts(error: Exception) -> bool:
+    return not isinstance(error, _NoQueue)
