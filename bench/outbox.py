@@ -6,7 +6,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -14,9 +14,11 @@ from typing import Final
 from bench.figures import Figure
 from bench.outbox_side import BODY, KEY, SOON, publish
 from bench.side import Side, side
-from bench.testbed import PYTHON, Testbed
+from bench.testbed import OUT, PYTHON, Testbed, cpu_seconds
 from penstock.base.ports import free_port
+from penstock.lists import Lists
 from penstock.outbox import Backoff, Outbox
+from tests.support.harness import Service
 
 AWAY: Final = Backoff([3600.0])
 GROUP: Final = 64
@@ -30,6 +32,8 @@ def plan(quick: bool) -> list[Callable[[Testbed], Figure | list[Figure]]]:
         lambda _: delivered(rounds, backlog, 1, 20_000),
         lambda _: delivered(rounds, backlog // 5, 10, 50_000),
         lambda _: many_waiting(waiting, waiting // 50),
+        lambda bed: while_arriving(bed, max(rounds, 5), backlog),
+        lambda bed: while_draining(bed, max(rounds, 5), backlog),
     ]
 
 
@@ -120,6 +124,93 @@ def many_waiting(count: int, sample: int) -> list[Figure]:
         Figure(name + "a publish by 64 tasks / into an empty store", "x", [found["full"] / found["empty"]], 1.2),
         Figure(name + "restart to first delivery", "s", [first], 2),
     ]
+
+
+def while_arriving(bed: Testbed, rounds: int, count: int) -> Figure:
+    """Measure what services/outbox pushes to its list while messages arrive, over what it does once all are there.
+
+    That is for each CPU second of its process: the publisher, which runs meanwhile, takes some of the machine.
+    """
+    shares, rates = list[float](), list[float]()
+
+    async def pushed(site: Service, outbox: Outbox, *, arriving: bool) -> float:
+        """Return messages a CPU second, of nearly all: the last ones wait for nobody."""
+        await publish(outbox, count, 512)
+        bed.redis.delete(OUT)
+        if not arriving:
+            bed.redis.set(OUT, "no list")
+        with site:
+            if not arriving:
+                await outbox.drain()
+                bed.redis.delete(OUT)
+            await _until(lambda: bed.redis.llen(OUT) > 0)
+            first, begin = int(bed.redis.llen(OUT)), cpu_seconds(site.pid)
+            await _until(lambda: bed.redis.llen(OUT) > 0.9 * count)
+            rate = (int(bed.redis.llen(OUT)) - first) / (cpu_seconds(site.pid) - begin)
+            await outbox.drain()
+            await _until(lambda: bed.redis.llen(OUT) == count)
+            site.stop()
+        return rate
+
+    async def measure(folder: Path) -> None:
+        async with Outbox(datadir=folder / "publisher", bind=f"127.0.0.1:{free_port()}", reconnects=SOON) as outbox:
+            site = Service(
+                "outbox", bed.log, redis=bed.url, redis_namespace="bench:outbox", datadir=folder / "site", out=OUT,
+                bind=f"127.0.0.1:{free_port()}", subscribe=f"{KEY}@{outbox.advertise}",
+            )  # fmt: skip
+            with site:
+                await _until(lambda: outbox.subscribers(KEY) > 0)
+                site.stop()
+            for _ in range(rounds):
+                rates.append(await pushed(site, outbox, arriving=False))
+                shares.append(await pushed(site, outbox, arriving=True) / rates[-1])
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(measure(Path(folder)))
+    note = f"{statistics.median(rates):,.0f} a CPU second once all are there"
+    name = f"outbox to a list while {count:,} x 1 KiB arrive / once they are there"
+    return Figure(name, "x", shares, 0.5, True, note)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def while_draining(bed: Testbed, rounds: int, count: int) -> Figure:
+    """Measure turns a second of another task while a fallback sends what waits on disk, over those without."""
+    shares, rates = list[float](), list[float]()
+
+    async def work() -> None:
+        while True:
+            sum(range(5_000))
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def rate(end: Awaitable[object]) -> float:
+        first, begin = turns[0], time.perf_counter()
+        await end
+        return (turns[0] - first) / (time.perf_counter() - begin)
+
+    async def measure(folder: Path) -> None:
+        for turn in range(rounds):
+            bed.server.stop()
+            async with Lists(bed.url, outbox=folder / str(turn)) as lists:
+                await lists[OUT].push_many([BODY] * count)
+                task = asyncio.create_task(work())
+                idle = await rate(asyncio.sleep(1))
+                await asyncio.to_thread(bed.server.start)
+                await _until(lambda: lists.waiting < count)
+                draining = await rate(_until(lambda: not lists.waiting))
+                task.cancel()
+            rates.append(idle)
+            shares.append(draining / idle)
+
+    turns = [0]
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(measure(Path(folder)))
+    name = f"turns of a task while a fallback sends {count:,} x 1 KiB / without"
+    return Figure(name, "x", shares, 0.5, True, f"{statistics.median(rates):,.0f}/s without")
 
 
 async def _first_delivery(datadir: Path, bind: str) -> float:

@@ -11,14 +11,13 @@ from penstock.base.log import Log
 from penstock.bus.location import Located
 from penstock.bus.numbers import check_attaching
 from penstock.bus.scripts import ATTACH
+from penstock.core.link import Outage, again
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus
 
 AWAY_SECONDS: Final = 0.2
 """Seconds for which a bus with an outbox waits for ``attach`` while one of its servers is away."""
-RETRY_SECONDS: Final = 0.5
-"""Seconds until a queue of a bus with an outbox is attached to again, after the patience has ended."""
 _log: Final = Log("penstock.bus")
 
 
@@ -167,13 +166,11 @@ class Attached(Located):
 
     async def _attach(self) -> bool:
         self.emit("attaching")
-        while True:
-            try:
-                return await self._attach_once()
-            except Unavailable:
-                if not self._bus.outbox or self._bus.leaves or self._attaching is not asyncio.current_task():
-                    raise
-                await asyncio.sleep(RETRY_SECONDS)
+        return await again(self._attach_once, Outage(None), lasts=self._gives_up)
+
+    def _gives_up(self, error: Exception) -> bool:
+        goes_on = self._bus.outbox and not self._bus.leaves and self._attaching is asyncio.current_task()
+        return not goes_on or not isinstance(error, Unavailable)
 
     async def _attach_once(self) -> bool:
         try:

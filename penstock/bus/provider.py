@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.errors import Unavailable, WrongCall
+from penstock.base.errors import PenstockError, Unavailable, WrongCall
 from penstock.base.log import Log
 from penstock.base.payload import as_json
 from penstock.bus.events import is_cancelled
 from penstock.bus.message import Message
 from penstock.bus.request import Request
 from penstock.bus.role import Role
+from penstock.core.link import Outage, again
 from penstock.core.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -188,12 +189,25 @@ class Provider(Role):
             self._early -= 1
 
 
+class _NoQueue(PenstockError):
+    """The requester has no queue, or not yet."""
+
+
 async def _try(push: Callable[[], Awaitable[bool]], patience: float) -> bool:
-    """Call ``push`` until it returns True, less and less often; return False after ``patience`` seconds."""
-    until, pause = time.monotonic() + patience, REPLY_SECONDS / 50
-    while (left := until - time.monotonic()) > 0:
-        await asyncio.sleep(min(pause, left))
-        if await push():
-            return True
-        pause *= 2
-    return False
+    """Call ``push`` until it returns True, less and less often; return False after about ``patience`` seconds."""
+
+    async def pushed() -> bool:
+        if not await push():
+            raise _NoQueue
+        return True
+
+    try:
+        return await again(pushed, Outage(None), lasts=_lasts, most=patience, first=_NoQueue())
+    except Unavailable as error:
+        if isinstance(error.__cause__, _NoQueue):
+            return False
+        raise
+
+
+def _lasts(error: Exception) -> bool:
+    return not isinstance(error, _NoQueue)

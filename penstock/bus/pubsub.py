@@ -23,14 +23,19 @@ class PubSub(Emitter):
         super().__init__()
         self.name, self._bus = name, bus
         self._channel = topic_channel(name)
-        self.is_subscribed = False
+        self._is_wanted = False
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Return whether what is published now comes here: not while the server is away."""
+        return self._is_wanted and self._bus.first.subscriber.hears(self._channel)
 
     async def subscribe(self) -> None:
         """Call the handlers of ``message`` from now on; messages sent while the server is away are missed."""
         self._bus.check_connected()
-        if self.is_subscribed:
+        if self._is_wanted:
             return
-        self.is_subscribed = True
+        self._is_wanted = True
         self._bus.ends_with(self)
         try:
             async with self._bus.bounded(lambda: f"{self._bus.first.address} confirms no subscription"):
@@ -42,8 +47,8 @@ class PubSub(Emitter):
 
     async def unsubscribe(self) -> None:
         """Call no handlers any more."""
-        if self.is_subscribed:
-            self.is_subscribed = False
+        if self._is_wanted:
+            self._is_wanted = False
             self._bus.ended(self)
             self._bus.first.subscriber.remove(self._channel, self._received)
             self.emit("unsubscribed")

@@ -55,13 +55,13 @@ class Service(Emitter):
 
     @property
     def is_serving(self) -> bool:
-        """Return whether this object answers requests."""
-        return isinstance(self.role, Provider)
+        """Return whether this object answers requests: not while its queue is closed, or its site is away."""
+        return isinstance(self.role, Provider) and self.role.requests.is_attached
 
     @property
     def is_connected(self) -> bool:
-        """Return whether requests can be sent."""
-        return isinstance(self.role, Requester)
+        """Return whether requests can be sent: not while its queue is closed, or its site is away."""
+        return isinstance(self.role, Requester) and self.role.requests.is_attached
 
     async def serve(
         self,

@@ -1,10 +1,8 @@
 """Connect to Redis or Valkey by URL: one connection each, no silent retries, cancellable."""
 
 import asyncio
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -16,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, MovedError
 
 from penstock.base.urls import hosts_of
+from penstock.core.certificates import versions_of
 from penstock.core.link import OTHER_SERVER, Fate, fate
 
 MAX_SILENCE: Final = 10.0
@@ -165,18 +164,6 @@ class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
             return await super().get_master_address()  # type: ignore[no-untyped-call]
         finally:
             await self.sentinel_manager.aclose()
-
-
-def versions_of(*files: str | os.PathLike[str] | None) -> list[tuple[int, int, int] | None]:
-    """Return what differs once one of ``files`` is written anew, or replaced; None for one that does not exist."""
-    found = list[tuple[int, int, int] | None]()
-    for file in files:
-        try:
-            status = Path(file).stat() if file else None
-        except OSError:
-            status = None
-        found.append((status.st_mtime_ns, status.st_size, status.st_ino) if status else None)
-    return found
 
 
 async def hang_up(*clients: "Redis") -> None:

@@ -272,6 +272,10 @@ class Subscriber(Wire):
                 self._confirmed.discard(channel)
                 self._send("UNSUBSCRIBE", [channel])
 
+    def hears(self, channel: bytes) -> bool:
+        """Return whether what is published on ``channel`` now comes here."""
+        return self.is_open and channel in self._confirmed
+
     def listeners(self, channel: bytes) -> "tuple[Listener, ...]":
         """Return who listens to ``channel``."""
         return tuple(self._listeners.get(channel, ()))

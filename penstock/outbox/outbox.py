@@ -35,8 +35,8 @@ RETRIES: Final = Backoff((), 1.0, 60.0)
 RECONNECTS: Final = Backoff((), 0.1, 15.0)
 CLOSE_SECONDS: Final = 10.0
 STORE_BYTES: Final = 16 * 1024**3
-READ_REST: Final = 2.0
-"""Rest after a read of what waits for a server, as a multiple of its time: to send it takes the loop as long again."""
+READ_REST: Final = 4.0
+"""Rest after a read of what waits for a server, as a multiple of its time: to send and to remove it takes longer."""
 COPY_BYTES: Final = 400
 """About what changes in the store for each copy of a message."""
 log = Log("outbox")

@@ -4,14 +4,18 @@ import hashlib
 import hmac
 import ipaddress
 import ssl
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
+from penstock.base.log import Log
 from penstock.base.secrets import secret_in_file
+from penstock.core.certificates import Certificates
 
 MIN_SECRET_BYTES: Final = 16
 LABEL: Final = b"penstock outbox 1"
+log = Log("outbox")
 
 
 class Security:
@@ -34,7 +38,8 @@ class Security:
         """Raise ``ValueError`` if the secret is shorter than ``MIN_SECRET_BYTES``, or one context is given alone."""
         if (server is None) != (client is None):
             raise ValueError("expected a context for the server and one for the client, or neither")
-        self.server, self.client, self.insecure = server, client, insecure
+        self.server, self.insecure = server, insecure
+        self._latest: Callable[[], ssl.SSLContext | None] = lambda: client
         self._secret = secret.encode() if isinstance(secret, str) else secret
         if self._secret is not None and len(self._secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the shared secret is shorter than {MIN_SECRET_BYTES} bytes: expected a random one")
@@ -43,15 +48,25 @@ class Security:
     def tls(cls, certificate: str | Path, key: str | Path, authority: str | Path, secret: str | None = None) -> Self:
         """Read PEM files: our certificate and key, and those who sign the certificates of peers.
 
+        They are read again for a connection after they have changed.
+
         Raise ``OSError`` (``ssl.SSLError`` is one) if a file cannot be used.
         """
-        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority)
-        client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
-        server.verify_mode = ssl.CERT_REQUIRED
-        for context in (server, client):
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.load_cert_chain(certificate, key)
-        return cls(server=server, client=client, secret=secret)
+
+        def context(purpose: ssl.Purpose) -> ssl.SSLContext:
+            made = ssl.create_default_context(purpose, cafile=authority)
+            made.verify_mode = ssl.CERT_REQUIRED
+            made.minimum_version = ssl.TLSVersion.TLSv1_2
+            made.load_cert_chain(certificate, key)
+            return made
+
+        server, client = (
+            Certificates(partial(context, purpose), certificate, key, authority, log=log)
+            for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)
+        )
+        found = cls(server=server.port(), client=client.latest(), secret=secret)
+        found._latest = client.latest
+        return found
 
     @classmethod
     def shared(cls, secret: str | bytes) -> Self:
@@ -67,6 +82,11 @@ class Security:
     def none(cls, *, insecure: bool = False) -> Self:
         """Ask nobody for anything: on loopback, or anywhere if ``insecure``."""
         return cls(insecure=insecure)
+
+    @property
+    def client(self) -> ssl.SSLContext | None:
+        """The context for a connection that is made now."""
+        return self._latest()
 
     def __repr__(self) -> str:
         kinds = [name for name, has in (("TLS", self.server), ("a shared secret", self._secret)) if has]

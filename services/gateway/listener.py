@@ -5,6 +5,7 @@ import errno
 import logging
 import re
 from collections import Counter
+from functools import partial
 from http import HTTPStatus
 from typing import Final, Self
 from urllib.parse import urlsplit
@@ -20,13 +21,13 @@ from penstock.base.listening import bound
 from penstock.base.log import Seldom
 from penstock.bus import Bus
 from penstock.bus.federation.frames import HEADER, MAX_FRAME_HEADER
+from penstock.core.certificates import Certificates
 from services.gateway.access import Access
-from services.gateway.certificate import Certificate
 from services.gateway.login import Login, chosen
 from services.gateway.pages import page, text
 from services.gateway.peer import Peer
 from services.gateway.served import Served
-from services.gateway.settings import Settings
+from services.gateway.settings import Settings, tls
 
 _log: Final = structlog.get_logger("penstock.gateway")
 _url: Final = re.compile(r"(redis|valkey|unix)[a-z+]*://", re.IGNORECASE).search
@@ -52,7 +53,6 @@ class Listener:
         self._sessions: dict[str, Served] = {}
         self._open = 0
         self._server: Server | None = None
-        self._certificate: Certificate | None = None
 
     @property
     def access(self) -> Access:
@@ -66,13 +66,13 @@ class Listener:
     async def __aenter__(self) -> Self:
         """Raise ``CannotListen`` if the port is taken or forbidden."""
         settings = self.settings
-        if settings.certificate and settings.key:
-            self._certificate = Certificate(settings.certificate, settings.key, self.log)
+        files = [settings.certificate, settings.key] if settings.certificate and settings.key else []
+        context = Certificates(partial(tls, *files), *files, log=self.log).port() if files else None
         try:
             self._server = await serve(
                 self._serve,
                 sock=bound(settings.listen_host, settings.listen_port),
-                ssl=self._certificate.context if self._certificate else None,
+                ssl=context,
                 create_connection=_bounded_by(room_for(2 * settings.max_connections)),
                 process_request=self._answer,
                 process_response=self._announce,
@@ -93,7 +93,7 @@ class Listener:
             reason = f"cannot listen on {settings.listen_host} port {settings.listen_port}: {error.strerror}"
             raise CannotListen(f"{reason}: set listenHost or listenPort") from None
         self.port = next(iter(self._server.sockets)).getsockname()[1]
-        self.log.info("listening", host=settings.listen_host, port=self.port, tls=self._certificate is not None)
+        self.log.info("listening", host=settings.listen_host, port=self.port, tls=context is not None)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -101,11 +101,6 @@ class Listener:
         if self._server:
             self._server.close()
             await self._server.wait_closed()
-
-    def renew_certificate(self) -> None:
-        """Use the certificate for new connections if its files have changed."""
-        if self._certificate:
-            self._certificate.renew()
 
     def drop_all(self) -> None:
         """Cut all websockets, as a failure of the network does."""

@@ -20,7 +20,6 @@ class Gateway:
 
     def __init__(self) -> None:
         self._counters = Counter[str]()
-        self._listener: Listener | None = None
 
     @asynccontextmanager
     async def lifespan(self, settings: Settings) -> AsyncIterator[Listener]:
@@ -29,18 +28,14 @@ class Gateway:
         bus.start()
         try:
             async with Listener(settings, bus, self._counters) as listener:
-                self._listener = listener
                 yield listener
         finally:
-            self._listener = None
             await bus.disconnect()
 
     async def run(self, context: Context[Settings]) -> None:
         """Write what was counted, once a second, and at the end."""
         while context.running:
             await context.pause(COUNT_SECONDS)
-            if self._listener:
-                self._listener.renew_certificate()
             await self._write(context)
             if context.outage.reason:
                 await context.redis.ping()

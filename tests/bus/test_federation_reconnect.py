@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
-from penstock.base.errors import Unauthorized, Unconfirmed
+from penstock.base.errors import Unauthorized, Unavailable, Unconfirmed
 from penstock.bus import Bus, Queue
 from penstock.bus.federation import FederatedChannel, FederatedQueue
 from penstock.bus.federation.frames import call_line
+from penstock.bus.federation.pubsub import FederatedPubSub
 from penstock.testing.server import EmbeddedServer
 from services.gateway.listener import Listener
 from tests.bus.gateway import SECRET, ends, serving, url_of
@@ -208,8 +210,19 @@ async def test_a_gateway_that_restarts_is_found_again(redis: "Redis", redis_url:
         assert [each.body async for each in queue.consume(limit=2)] == [b"a", b"b"]
 
 
-async def test_BQ_37_announced_queues_of_another_site_are_found(gateway: Listener, bus: Bus) -> None:
-    with EmbeddedServer() as own:
+async def test_BQ_37_announced_queues_of_another_site_are_found(
+    gateway: Listener, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who cannot listen to them at first says so once, and tries again."""
+    subscribe, failures = FederatedPubSub.subscribe, [Unavailable("away"), Unavailable("away"), Unavailable("away")]
+
+    async def subscribed(topic: FederatedPubSub) -> None:
+        if failures:
+            raise failures.pop()
+        await subscribe(topic)
+
+    monkeypatch.setattr(FederatedPubSub, "subscribe", subscribed)
+    with EmbeddedServer() as own, capture_logs() as logs:
         async with Bus(own.url) as remote:
             other = remote.federate(remote.queue("other"), url_of(gateway), secret=SECRET)
             await other.exists()
@@ -227,6 +240,8 @@ async def test_BQ_37_announced_queues_of_another_site_are_found(gateway: Listene
             assert await mine.find() == "local"
             found: Any = await remote.queue("nowhere").find()
             assert found is None
+    said = [line["event"] for line in logs if "announcements" in line["event"]]
+    assert said == ["no announcements of queues", "announcements of queues again"]
 
 
 async def opened(remote: Bus, gateway: Listener, **options: Any) -> FederatedChannel:

@@ -87,10 +87,16 @@ async def test_it_needs_the_queues_of_the_service(redis: "Redis", redis_url: str
     allowed = ["service:price", "service:price:*"]
     async with serving(redis_url, queues=allowed) as gateway, Bus(patience=30) as far, Bus(redis_url) as near:
         await near.service("price").serve(price)
-        client = far.federate(far.service("price"), url_of(gateway), secret=SECRET)
+        client, provider = (far.federate(far.service("price"), url_of(gateway), secret=SECRET) for _ in range(2))
         await client.connect()
+        await provider.serve(price)
+        away = list[tuple[bool, bool]]()
+        for each in (client, provider):
+            assert each.role
+            each.role.requests.on("reconnecting", lambda _: away.append((client.is_connected, provider.is_serving)))
         gateway.drop_all()
-        await eventually(lambda: gateway.counters["connections"] == 2)
+        await eventually(lambda: client.is_connected and provider.is_serving and len(away) == 2)
+        assert away[-1] == (False, False)
         assert await client.request({"item": "tea"}, timeout=60) == 3
         with pytest.raises(Unauthorized):
             await far.federate(far.service("other"), url_of(gateway), secret=SECRET).connect()

@@ -1,5 +1,6 @@
 """The browser's client in headless Chromium, against our gateway."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.base.errors import PenstockError
-from penstock.bus import Bus
+from penstock.base.errors import PenstockError, Unavailable
+from penstock.bus import Bus, Queue
+from penstock.bus.consumption import Consumption
 from services.gateway.listener import Listener
 from tests.bus.browser import Page, browser
 from tests.bus.faces import CALLS, OPEN, WAITS, Kind, made
@@ -64,6 +66,64 @@ async def test_a_page_pushes_consumes_and_goes_on_after_a_cut(page: Page, gatewa
     gateway.counters.clear()
     await page.run("bus.close()")
     await eventually(lambda: gateway.counters["disconnections"] == 1)
+
+
+async def test_what_a_page_wants_is_tried_again_until_it_is_so(
+    page: Page, gateway: Listener, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was tried once after a cut: a queue whose server was away then was never attached again."""
+    await page.run(
+        BUS
+        + """
+        window.queue = bus.queue('orders');
+        window.channel = bus.channel('talk');
+        window.taken = [];
+        window.events = [];
+        queue.addEventListener('error', event => events.push(event.detail.message));
+        channel.addEventListener('message', event => taken.push(event.detail.text));
+        window.consuming = (async () => {
+          for await (const message of queue.consume({ max: 3 })) taken.push(message.text);
+          taken.push('the end');
+        })();
+        await queue.attach();
+        await channel.connect();
+        """
+    )
+    local, other = bus.queue("orders"), bus.channel("talk")
+    await local.attach()
+    await other.listen()
+    await local.push("one")
+    await eventually(lambda: _taken(page, 1))
+    attach, consume, lets = Queue.attach, Queue.consume, asyncio.Event()
+
+    async def attached(queue: Queue, **options: Any) -> bool:
+        if not lets.is_set():
+            raise Unavailable("its server is away")
+        return await attach(queue, **options)
+
+    def consumed(queue: Queue, **options: Any) -> Consumption:
+        if lets.is_set() and queue.name == "orders" and not refused:
+            refused.append(True)
+            raise Unavailable("its server is away again")
+        return consume(queue, **options)
+
+    refused = list[bool]()
+    monkeypatch.setattr(Queue, "attach", attached)
+    monkeypatch.setattr(Queue, "consume", consumed)
+    gateway.drop_all()
+
+    async def is_told() -> bool:
+        return bool(await page.run("return events.length"))
+
+    await eventually(is_told)
+    assert await page.run("return [queue.isAttached, channel.isConnected]") == [False, False]
+    lets.set()
+    await local.push_many(["two", "three", "four"])
+    await other.send("hello")
+    await eventually(lambda: _taken(page, 5))
+    assert sorted(await page.run("await consuming; return taken")) == ["hello", "one", "the end", "three", "two"]
+    assert await page.run("return [queue.isAttached, channel.isConnected, events.length]") == [True, True, 1]
+    assert (refused, await local.count()) == ([True], 1)
 
 
 async def _taken(page: Page, many: int) -> bool:

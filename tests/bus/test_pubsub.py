@@ -42,9 +42,11 @@ async def test_BQ_60_subscriptions_last_over_a_lost_connection_and_end_with_the_
     for each in (first, second):
         each.on("message", got.append)
         await each.subscribe()
-    await redis.client_kill_filter(_type="pubsub")
-    await eventually(lambda: _listeners(redis, 0))
-    await eventually(lambda: _listeners(redis, 1))
+    assert first.is_subscribed
+    bus.first.subscriber.end(ConnectionError("cut"))
+    assert not first.is_subscribed
+    await eventually(lambda: first.is_subscribed and second.is_subscribed)
+    assert await _listeners(redis, 1)
     await first.publish("x")
     await eventually(lambda: got == [b"x", b"x"])
     await first.unsubscribe()

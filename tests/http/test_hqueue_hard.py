@@ -148,33 +148,6 @@ def test_instances_agree_again_on_the_key_of_task_tokens(service: QueueService, 
     until(lambda: beat() == 200)
 
 
-def test_nothing_of_before_is_good_after_the_server_has_lost_its_data(tmp_path: Path) -> None:
-    """An id was given to another task, which the token of the first one ended."""
-    with queue_service(tmp_path / "log") as service, sync.Redis.from_url(service.redis_url) as redis:
-        queue = Queue(service)
-        queue.add("old")
-        old = queue.fetched("w", timeToRecover=600)
-        redis.flushall()
-        service.process.stop()
-        service.start()  # it knows nothing of before
-        ids = [queue.add(number) for number in range(3)]
-        assert old["taskId"] not in ids
-        assert [task["taskId"] for task in queue.fetched("v", max=3)["tasks"]] == ids
-        assert queue.ack(taskToken=old["taskToken"], result="of the old task") == LATE
-        assert queue.status(old["taskId"])["status"] == 404
-
-
-def test_namespaces_share_no_ids(tmp_path: Path) -> None:
-    """Both began with 1: a receiver of both dropped the second outcome, whose `webhook-id` it knew."""
-    with queue_service(tmp_path / "log") as service:
-        elsewhere = QueueService(service.redis_url, tmp_path / "other", redis_namespace="other")
-        with elsewhere.process:
-            until(elsewhere.is_ready)
-            ids = [Queue(each, "same").add(1) for each in (service, elsewhere) for _ in range(3)]
-            assert len({*ids}) == 6
-            assert all(0 < int(id) < 2**53 for id in ids), "scripts read them as numbers"
-
-
 def away_for_longer_than_a_lease(service: QueueService, redis: "sync.Redis", how: str) -> None:
     """Let the service or its server be away, for longer than leases of a second and what is taken for a moment."""
     if how == "server":

@@ -16,6 +16,7 @@ import pytest
 from penstock.outbox import Damaged, DiskFull
 from penstock.outbox.commits import IDLE_SECONDS, GroupCommit
 from penstock.outbox.ids import as_id, as_text, new_id, sent_at
+from penstock.outbox.lock import Lock, Owner, owner_of
 from penstock.outbox.store import Arrived, Copy, Failed, Published, Store
 from tests.outbox.outboxes import (
     Got,
@@ -141,6 +142,34 @@ def test_a_store_is_read_while_its_owner_writes_and_after_a_crash(tmp_path: Path
     assert stored(crashed, Store.counts).outgoing == 1
     with pytest.raises(FileNotFoundError):
         Store.read(tmp_path / "nowhere")
+
+
+def test_who_reads_a_store_waits_until_its_owner_has_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, looked = Lock(tmp_path), threading.Event()
+    (tmp_path / "outbox.db").touch()
+
+    def noted_owner_of(datadir: Path) -> Owner | None:
+        looked.set()
+        return owner_of(datadir)
+
+    def make() -> None:
+        looked.wait()
+        Store.open(tmp_path).close()
+
+    maker = threading.Thread(target=make)
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.outbox.store.file.owner_of", noted_owner_of)
+        maker.start()
+        assert stored(tmp_path, Store.counts).outgoing == 0
+    maker.join()
+    (tmp_path / "outbox.db").unlink()
+    (tmp_path / "outbox.db").touch()
+    monkeypatch.setattr("penstock.outbox.store.file.MAKING_SECONDS", 0)
+    with pytest.raises(Damaged, match="its owner is creating it"):
+        Store.read(tmp_path)
+    lock.release()
+    with pytest.raises(Damaged, match="no store of an outbox"):
+        Store.read(tmp_path)
 
 
 @pytest.mark.parametrize("cut_in", ["length", "zeros"])

@@ -480,6 +480,25 @@ async def test_of_two_monitors_with_a_report_on_the_same_message_one_ends_it(sta
     assert await hop.problems() == []
 
 
+async def test_what_was_adopted_since_an_instance_has_read_its_list_is_carried_out_too(start: Start) -> None:
+    hop = await start()
+    await hop.push(b"a")
+    await hop.redis.lpush("in", b"b")
+    assert await hop.dispatch.take()
+    await hop.redis.rpush("pending:1", b"adopted")
+    await hop.dispatch.deliver()
+    assert sorted(await hop.take()) == [b"a", b"adopted", b"b"]
+    first, second, third = await hop.in_flight()
+    await hop.push_done(first)
+    monitor = hop.monitors[0]
+    await hop.redis.lpush(hop.keys.done, second)
+    assert await monitor.finisher.take(1)
+    await hop.redis.rpush(monitor.context.pending(monitor.context.settings.pending_of(hop.keys.namespace)), third)
+    await monitor.finisher.deliver()
+    assert await hop.in_flight() == []
+    assert late(await hop.counts()) == {"done": 3}
+
+
 async def test_what_a_dead_monitor_has_taken_is_carried_out_once_by_the_next(start: Start) -> None:
     hop = await start()
     await hop.push(b"a", b"b", b"c")

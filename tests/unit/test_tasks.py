@@ -3,17 +3,33 @@
 import ast
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from redis.exceptions import ConnectionError
 from structlog.testing import capture_logs
 
 from penstock.base.errors import Unavailable
+from penstock.bus import Bus
 from penstock.core.tasks import ENDED, Tasks, begin
+from penstock.hqueue import Queues
+from penstock.hqueue.task import Task
+from penstock.hqueue.worker import Worker
+from penstock.lists import Lists
 from tests.support.harness import ROOT
 
+URL = "redis://127.0.0.1:1"
 BEGINS = ("create_task", "ensure_future")
+LONGER = {
+    "common/isolation.py": "between the attempts of one message",
+    "penstock/fallback.py": "stores what is under way first",
+    "penstock/hqueue/worker.py": "to be rewritten with all that consumes",
+    "penstock/jobs/reader.py": "the same",
+    "penstock/lists/consumer.py": "the same",
+    "penstock/spark/cluster.py": "in a thread, where nothing is awaited",
+    "penstock/spark/sources/pages.py": "the same",
+}
+"""Who waits longer and longer without ``penstock.core.link``, and why."""
 FILES = [path for folder in ("penstock", "common", "services") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -59,6 +75,41 @@ async def cancel(tasks: Tasks) -> str:
     return "went on"
 
 
+async def of_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, heard = Bus(URL), list[Exception]()
+    bus.on("error", heard.append)
+    await asyncio.wait({bus.spawn(fail(KeyError("slip")))})
+    for error in heard:
+        raise error
+
+
+async def of_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lists, "_renew", lambda _: fail(KeyError("slip")))
+    async with Lists(URL) as lists:
+        while lists._tasks:
+            await asyncio.sleep(0)
+
+
+async def of_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "_beat", lambda _: fail(KeyError("slip")))
+    async with Queues("http://127.0.0.1:1") as queues:
+        queues.stop()
+        worker = queues["a"].worker(None, 60, 1, Task)
+        assert await worker.batch() == []
+        assert worker._beating
+        await asyncio.wait({worker._beating})
+        await worker.batch()
+
+
+@pytest.mark.parametrize("owner", [of_bus, of_lists, of_worker])
+async def test_who_uses_an_owner_hears_of_an_end_that_nobody_expected(
+    owner: Callable[[pytest.MonkeyPatch], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bus emits ``error``, lists raise at their end, and a worker of hqueue at its next batch."""
+    with pytest.raises(KeyError, match="slip"):
+        await owner(monkeypatch)
+
+
 def test_every_task_has_an_owner() -> None:
     """It is begun by ``Tasks`` or a group of tasks, awaited where it is begun, or something is called at its end."""
     found = {
@@ -82,6 +133,27 @@ def without_owner(tree: ast.AST) -> Iterator[ast.Call]:
                 if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
                     is_heard = any(name in text for name in heard_in(statement, awaited))
                     yield from (call for call in calls(statement) if not is_heard and owner_of(call) not in groups)
+
+
+def test_only_the_core_waits_longer_and_longer() -> None:
+    core = ROOT / "penstock" / "core"
+    others = {path: path.read_text() for path in FILES if core not in path.parents}
+    grows = {path: ast.parse(text) for path, text in others.items() if re.search(r"delay_after|\*\*|\*=", text)}
+    found = {path for path, tree in grows.items() if any(longer_waits(tree))}
+    assert {str(path.relative_to(ROOT)) for path in found} == {*LONGER}, "use `again` of penstock.core.link"
+
+
+def longer_waits(tree: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls that wait for a delay that grows: of a ``Backoff``, a power, or what is multiplied."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            changes = [each for each in ast.walk(function) if isinstance(each, ast.AugAssign)]
+            grown = [ast.unparse(each.target) for each in changes if isinstance(each.op, ast.Mult)]
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and re.search(r"sleep|rest|pause|timeout|wait", ast.unparse(call.func)):
+                    given = " ".join(map(ast.unparse, call.args))
+                    if any(re.search(rf"(?<!\w){re.escape(word)}", given) for word in ("delay_after", "**", *grown)):
+                        yield call
 
 
 def heard_in(statement: ast.stmt, awaited: list[str]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Note in the own Redis which queues another site announces, so that ``find`` says where they are."""
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -12,16 +11,13 @@ from penstock.base.log import Log
 from penstock.bus.federation.pubsub import FederatedPubSub
 from penstock.bus.federation.site import Site
 from penstock.bus.scripts import DISCOVER
+from penstock.core.link import Outage, again
 
 if TYPE_CHECKING:
     from penstock.bus.bus import Bus
 
 MAX_TTL: Final = 31_536_000
 _log: Final = Log("penstock.bus")
-
-
-AGAIN_SECONDS: Final = 1.0
-"""Seconds between two attempts to listen."""
 
 
 class Discovery:
@@ -33,16 +29,16 @@ class Discovery:
         self._topic.on("message", self._note)
 
     async def run(self) -> None:
-        """Subscribe, however long it takes."""
-        while True:
-            try:
-                await self._topic.subscribe()
-                return
-            except PenstockError as error:
-                _log.info("no announcements of queues", url=self._site.url, reason=str(error))
-                if self._site.refused or self._topic.is_refused or self._topic.is_left:
-                    return
-                await asyncio.sleep(AGAIN_SECONDS)
+        """Subscribe, however long it takes, unless the site refuses it."""
+        outage = Outage(_log, "no announcements of queues", "announcements of queues again", url=self._site.url)
+        try:
+            await again(self._topic.subscribe, outage, lasts=self._is_final)
+        except PenstockError as error:
+            outage.begins(error)
+
+    def _is_final(self, error: Exception) -> bool:
+        is_over = self._site.refused or self._topic.is_refused or self._topic.is_left
+        return bool(is_over) or not isinstance(error, PenstockError)
 
     async def _note(self, payload: bytes) -> None:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from penstock.outbox.errors import Damaged, DiskFull
+from penstock.outbox.lock import owner_of
 from penstock.outbox.schema import BODIES, CONVERSIONS, OUTGOING, SCHEMA, SHAPE, SUMMED, VERSION
 from penstock.outbox.store import log
 from penstock.outbox.store.people import ForPeople
@@ -36,6 +37,8 @@ THEIRS: Final = (
 )
 """Bytes of the tables that the program fills, and of those that peers do."""
 IDENTITY_BYTES: Final = 16
+MAKING_SECONDS: Final = 5.0
+"""How long whoever reads a store waits for the owner that creates it."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks at whether the file is still in its directory, as transactions begin."""
 UNREADABLE: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG")
@@ -83,7 +86,10 @@ class Store(ForPeople):
 
     @classmethod
     def read(cls, datadir: Path) -> Self:
-        """Open the store to read, also while its owner lives. Raise ``FileNotFoundError`` or ``Damaged``."""
+        """Open the store to read, also while its owner lives; wait while it is being created.
+
+        Raise ``FileNotFoundError`` or ``Damaged``.
+        """
         path = datadir / NAME
         path.stat()
         with _opening_errors(path):
@@ -101,6 +107,11 @@ class Store(ForPeople):
         db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, isolation_level=None)
         try:
             found = cls(path, db)
+            until = time.monotonic() + MAKING_SECONDS
+            while not found._one("SELECT count(*) FROM sqlite_master") and owner_of(path.parent):
+                if time.monotonic() > until:
+                    raise Damaged(f"{path} is empty: its owner is creating it")
+                time.sleep(0.01)
             found._require_version(found._version(), 1)
             found._read_meta()
         except BaseException:

@@ -6,9 +6,9 @@
 //   await queue.push({ pears: 3 });
 //   for await (const message of queue.consume()) console.log(message.text, message.id);
 //
-// The websocket is opened again whenever it ends; attach, consume, connect and listeners are repeated. A call that may
-// run twice is repeated, too; push, send, sendTo, flush, close and end reject with a LostError if nobody knows whether
-// they were carried out.
+// The websocket is opened again whenever it ends; attach, consume, connect and listeners are repeated until they are as
+// they were, and isAttached and isConnected say whether they are. A call that may run twice is repeated, too; push, send,
+// sendTo, flush, close and end reject with a LostError if nobody knows whether they were carried out.
 
 const DATA = '1';
 const CLOSE = '2';
@@ -35,6 +35,8 @@ const decoder = new TextDecoder();
 const hex = bytes => Array.from(crypto.getRandomValues(new Uint8Array(bytes)), each => each.toString(16).padStart(2, '0')).join('');
 const sleep = milliseconds => new Promise(resolve => setTimeout(resolve, milliseconds));
 const asText = value => typeof value === 'string' ? value : JSON.stringify(value);
+const between = wait => sleep(wait * (0.5 + Math.random() / 2));
+const isFinal = error => !(error instanceof BusError) || /^(Unauthorized|WrongCall|Unsuitable): /.test(error.message);
 const errorOf = text => new (String(text).startsWith('Unauthorized: ') ? UnauthorizedError : BusError)(String(text));
 
 /** Return a bus at the gateway `url`; events of it are `open`, `lost` and `unauthorized`. */
@@ -73,7 +75,7 @@ class Bus extends EventTarget {
       const begun = Date.now();
       await this.use();
       if (Date.now() - begun > LONGEST_WAIT) wait = 100;
-      await sleep(wait * (0.5 + Math.random() / 2));
+      await between(wait);
     }
   }
 
@@ -173,18 +175,39 @@ class Remote extends EventTarget {
     }
   }
 
+  /** Bring it into the state that is wanted, until it is; let calls go on after the first attempt. */
   async begin() {
     this.isCreated = true;
     this.refused = undefined;
     this.heard.forEach((event, place) => this.line('on', [event], place));
-    try {
-      await this.replay();
-    } catch (error) {
-      if (error instanceof LostError) return;
-      this.dispatchEvent(new CustomEvent('error', { detail: error }));
+    const life = this.life = {};
+    let said;
+    for (let wait = 100; ; wait = Math.min(LONGEST_WAIT, 2 * wait)) {
+      const error = await this.replay().then(() => null, failed => failed);
+      if (this.life !== life) return;
+      if (error && error.message !== said) this.dispatchEvent(new CustomEvent('error', { detail: error }));
+      said = error?.message;
+      this.isReady = true;
+      for (const { resolve } of this.waiting.splice(0)) resolve();
+      if (!error || isFinal(error)) return;
+      await between(wait);
+      if (this.life !== life) return;
     }
-    this.isReady = true;
-    for (const { resolve } of this.waiting.splice(0)) resolve();
+  }
+
+  /** Do what is wanted and not so. */
+  async replay() {
+    if (!this.wanted || this.isThere) return;
+    await this.request(...this.wanted);
+    this.isThere = true;
+  }
+
+  /** Open it by `method`, now and after each reconnect. */
+  async openBy(method, options) {
+    await this.call(method, options);
+    this.wanted = [method, options];
+    this.isThere = true;
+    return this;
   }
 
   line(method, values, callback) {
@@ -220,18 +243,16 @@ class Remote extends EventTarget {
     }
   }
 
-  /**
-   * Call a method that ends what `replay` would open again as `field` says, once: with the websocket the gateway has
-   * left it, too.
-   */
-  async endWith(method, field) {
+  /** Call a method that ends what `replay` would open again, once: with the websocket the gateway has left it, too. */
+  async endWith(method) {
     await this.ready();
-    const former = this[field];
-    this[field] = undefined;
+    const former = this.wanted;
+    this.wanted = undefined;
     try {
       await this.request(method);
+      this.isThere = false;
     } catch (error) {
-      if (!(error instanceof LostError)) this[field] = former;
+      if (!(error instanceof LostError)) this.wanted = former;
       if (!(error instanceof LostError && AGAIN.has(method))) throw error;
     }
   }
@@ -242,7 +263,8 @@ class Remote extends EventTarget {
   }
 
   lose(error, forGood = false) {
-    this.isReady = this.isCreated = false;
+    this.isReady = this.isCreated = this.isThere = false;
+    this.life = undefined;
     if (forGood) this.refused = error;
     const waiting = [...this.answers.values(), ...(forGood ? this.waiting.splice(0) : [])];
     this.answers.clear();
@@ -272,11 +294,13 @@ class Queue extends Remote {
   unreported = 0;
   last = 0;
 
+  /** Whether messages can be pushed and consumed. */
+  get isAttached() { return Boolean(this.isThere); }
+
   /** Create the queue, or join it; return it. Options: ttl (s), maxsize. */
   async attach(options = {}) {
-    await this.call('attach', options);
-    this.options = options;
-    this.isAttached = true;
+    await this.openBy('attach', options);
+    this.goOn();
     return this;
   }
 
@@ -297,12 +321,14 @@ class Queue extends Remote {
   async *consume(options = {}) {
     await this.ready();
     this.consuming = options;
+    this.handed = 0;
     this.ended = this.failed = undefined;
     try {
-      if (this.isAttached) await this.request('consume', this.asked());
+      this.goOn();
       while (!this.ended || this.taken.length) {
         if (this.taken.length) {
           const message = this.taken.shift();
+          this.handed++;
           this.handled();
           yield message;
         } else await new Promise(resolve => { this.wake = resolve; });
@@ -317,6 +343,7 @@ class Queue extends Remote {
   async stop() {
     if (!this.consuming) return;
     this.consuming = undefined;
+    this.isAsked = false;
     this.taken = [];
     if (this.isReady) {
       this.line('handled', [this.unreported]);
@@ -334,14 +361,29 @@ class Queue extends Remote {
 
   async detach() {
     await this.stop();
-    await this.endWith('detach', 'isAttached');
+    await this.endWith('detach');
   }
 
   /** Destroy the queue with its messages. */
-  close() { return this.endWith('close', 'isAttached'); }
+  close() { return this.endWith('close'); }
 
-  asked() {
-    return this.consuming.reliable ? { ...this.consuming, last: this.last } : this.consuming;
+  /** Consume if that is wanted and not so; what is lost with the websocket follows on the next one. */
+  goOn() {
+    this.consumeAgain().catch(error => error instanceof LostError || this.end(error));
+  }
+
+  async consumeAgain() {
+    if (!this.consuming || !this.isThere || this.isAsked) return;
+    const { reliable, max } = this.consuming;
+    const left = max > 0 ? { max: max - this.handed } : {};
+    if (left.max === 0) return this.end();
+    this.isAsked = true;
+    try {
+      await this.request('consume', { ...this.consuming, ...left, ...(reliable ? { last: this.last } : {}) });
+    } catch (error) {
+      this.isAsked = false;
+      throw error;
+    }
   }
 
   end(error) {
@@ -351,9 +393,13 @@ class Queue extends Remote {
   }
 
   async replay() {
-    if (!this.isAttached) return;
-    await this.request('attach', this.options);
-    if (this.consuming) await this.request('consume', this.asked());
+    await super.replay();
+    try {
+      await this.consumeAgain();
+    } catch (error) {
+      if (isFinal(error)) this.end(error);
+      throw error;
+    }
   }
 
   happened(event, values) {
@@ -363,7 +409,8 @@ class Queue extends Remote {
     } else if (event === 'consuming') {
       if (!values[0] && this.consuming) this.end();
     } else if (event === 'closed') {
-      this.isAttached = false;
+      this.wanted = undefined;
+      this.isThere = false;
       this.end();
       this.dispatchEvent(new Event('closed'));
     } else this.dispatchEvent(new CustomEvent('error', { detail: errorOf(values[0]) }));
@@ -372,6 +419,7 @@ class Queue extends Remote {
   dropped(error) {
     this.taken = [];
     this.unreported = 0;
+    this.isAsked = false;
     if (error) this.end(error);
   }
 }
@@ -381,11 +429,14 @@ class Channel extends Remote {
   taken = [];
   unreported = 0;
 
+  /** Whether this end is connected. */
+  get isConnected() { return Boolean(this.isThere); }
+
   /** Connect, in the role `local`; events are message (its `detail` is {text, id}), remote:connect and so on. */
-  connect(options = {}) { return this.join('connect', options); }
+  connect(options = {}) { return this.openBy('connect', options); }
 
   /** As connect, with both roles exchanged. */
-  listen(options = {}) { return this.join('listen', options); }
+  listen(options = {}) { return this.openBy('listen', options); }
 
   /** Send text, or any value as JSON. */
   send(message) { return this.call('send', asText(message)); }
@@ -394,20 +445,8 @@ class Channel extends Remote {
   sendTo(endpoint, message) { return this.call('sendTo', endpoint, asText(message)); }
 
   ack(id) { return this.call('ack', id); }
-  disconnect() { return this.close('disconnect'); }
-  end() { return this.close('end'); }
-
-  async join(method, options) {
-    await this.call(method, options);
-    this.opened = [method, options];
-    return this;
-  }
-
-  close(method) { return this.endWith(method, 'opened'); }
-
-  async replay() {
-    if (this.opened) await this.request(...this.opened);
-  }
+  disconnect() { return this.endWith('disconnect'); }
+  end() { return this.endWith('end'); }
 
   happened(event, values) {
     if (event === 'message') {
@@ -416,7 +455,10 @@ class Channel extends Remote {
       this.dispatchEvent(new CustomEvent('message', { detail: { text, id } }));
     } else if (event === 'error') this.dispatchEvent(new CustomEvent('error', { detail: errorOf(values[0]) }));
     else {
-      if (event === 'end') this.opened = undefined;
+      if (event === 'end') {
+        this.wanted = undefined;
+        this.isThere = false;
+      }
       this.dispatchEvent(new Event(event));
     }
   }
