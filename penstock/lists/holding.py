@@ -78,6 +78,8 @@ class Holding:
         self._unsure_id: int | None = None
         """The CLIENT ID of that connection."""
         self._began = False
+        self.settles_each = burial is not None and burial.attempts == 1
+        """Whether messages are settled one by one: the first death counts, so the oldest must be what is in hand."""
         self.adopted = 0
         """How many of what it holds, the oldest ones, dead consumers have held before."""
         self._calling = Turn()
@@ -273,6 +275,7 @@ class Holding:
             "batch": batch,
             "bytes": self._bounds["bytes"],
             "waited": waited,
+            "each": int(self.settles_each or self.adopted > (settlement.handled if settles else 0)),
             "idle": 0,
             "counts": ",".join(str(len(each)) for each in results.values()),
             "outs": [*results],

@@ -38,8 +38,6 @@ class ListSource:
         self.due_at = AT_ONCE
         self.in_hand: Message | None = None
         self.judges = burial is not None
-        self._settles_each = burial is not None and burial.attempts == 1
-        """Whether messages are settled one by one: the first death counts, so the oldest must be what is in hand."""
         self._comes_in_batches = False
         """Whether messages come several at a time: then those behind the next one are taken with it."""
 
@@ -63,7 +61,7 @@ class ListSource:
     async def take(self, most: int) -> list[Message] | None:
         found = await self.holding.take(most)
         # after a death one by one, too: if this consumer dies, the oldest is what it had in hand
-        is_due = self._settles_each or self.holding.adopted
+        is_due = self.holding.settles_each or self.holding.adopted
         self.due_at = AT_ONCE if is_due else monotonic() + SETTLE_SECONDS
         if found:
             self._comes_in_batches = True
@@ -74,7 +72,7 @@ class ListSource:
         if not found:
             return []
         self._comes_in_batches = len(found) > 1
-        if not self._settles_each:
+        if not self.holding.settles_each:
             self.due_at = monotonic() + SETTLE_SECONDS
         return await self._messages(found)
 

@@ -597,7 +597,7 @@ def _adopt_list(draw: Draw) -> Given:
         "again": 100,
         "who": "me",
         "consumers": Zset(d0=1.0, d1=1.0, me=draw.now * 1e6),
-        "steps": {"me": "1", "d0": draw.choice(["1", "gone:5"]), "d1": "1"},
+        "steps": {"me": "1", "d0": draw.choice(["1", "1 each", "gone:5"]), "d1": "1"},
         "failures": _failures(draw, orphans[0]),
     }
 
@@ -612,7 +612,8 @@ def _consume(draw: Draw) -> Given:
     return {
         "working": working,
         "outs": [draw.messages() for _ in range(2)],
-        "steps": draw.choice([None, {"me": "1"}]),
+        "steps": draw.choice([None, {"me": "1"}, {"me": "1 idle"}]),
+        "each": draw.randint(0, 1),
         "id": "me",
         "step": draw.choice([1, 2]),
         "settled": settled,

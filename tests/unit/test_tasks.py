@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from penstock.base.errors import Unavailable
 from penstock.bus import Bus
+from penstock.core.consumer import Consumer
 from penstock.core.tasks import ENDED, Tasks, begin
 from penstock.hqueue import Queues
 from penstock.hqueue.task import Task
-from penstock.hqueue.worker import Worker
 from penstock.lists import Lists
 from tests.support.harness import ROOT
 
@@ -23,9 +23,7 @@ BEGINS = ("create_task", "ensure_future")
 LONGER = {
     "common/isolation.py": "between the attempts of one message",
     "penstock/fallback.py": "stores what is under way first",
-    "penstock/hqueue/worker.py": "to be rewritten with all that consumes",
-    "penstock/jobs/reader.py": "the same",
-    "penstock/lists/consumer.py": "the same",
+    "penstock/jobs/reader.py": "to be rewritten with all that consumes",
     "penstock/spark/cluster.py": "in a thread, where nothing is awaited",
     "penstock/spark/sources/pages.py": "the same",
 }
@@ -84,28 +82,28 @@ async def of_bus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def of_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lists, "_renew", lambda _: fail(KeyError("slip")))
+    monkeypatch.setattr(Lists, "_cut_silent", lambda _: fail(KeyError("slip")))
     async with Lists(URL) as lists:
-        while lists._tasks:
+        while lists.consumers.tasks:
             await asyncio.sleep(0)
 
 
-async def of_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "_beat", lambda _: fail(KeyError("slip")))
+async def of_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Consumer, "_keep", lambda _: fail(KeyError("slip")))
     async with Queues("http://127.0.0.1:1") as queues:
         queues.stop()
-        worker = queues["a"].worker(None, 60, 1, Task)
-        assert await worker.batch() == []
-        assert worker._beating
-        await asyncio.wait({worker._beating})
-        await worker.batch()
+        consumer = queues["a"].consumer(None, 60, 1, Task)
+        assert await consumer.batch() == []
+        while consumer._keeping:
+            await asyncio.sleep(0)
+        await consumer.batch()
 
 
-@pytest.mark.parametrize("owner", [of_bus, of_lists, of_worker])
+@pytest.mark.parametrize("owner", [of_bus, of_lists, of_consumer])
 async def test_who_uses_an_owner_hears_of_an_end_that_nobody_expected(
     owner: Callable[[pytest.MonkeyPatch], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bus emits ``error``, lists raise at their end, and a worker of hqueue at its next batch."""
+    """A bus emits ``error``, lists raise at their end, and a consumer at its next batch."""
     with pytest.raises(KeyError, match="slip"):
         await owner(monkeypatch)
 

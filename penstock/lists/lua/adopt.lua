@@ -1,13 +1,14 @@
 -- Take over what consumers hold whose leases have ended, one after the other until one holds something: its messages are
--- older than all in the source. The oldest of them may have killed its consumer: that is a failed delivery.
+-- older than all in the source. A consumer that had one, or settled each, has died of the oldest: that is a failed delivery. Of
+-- several nobody knows which one it was; the caller settles each, so its death would tell.
 --
 -- FLAGS allow-oom
 -- WITH types: wrong_type
 -- WITH failures: failures_of set_failures
 -- KEYS working     list  the caller's; nothing is done unless it is empty
 -- KEYS consumers   zset  consumers of the source, by the end of their lease (us since the epoch)
--- KEYS steps       hash  number of the last step of each consumer, and `idle` behind it while it has nothing in hand;
---                        `gone:<us>` since another one has adopted its messages
+-- KEYS steps       hash  number of the last step of each consumer, and `idle` behind it while it has nothing in hand, `each` while
+--                        it settles each message before the next; `gone:<us>` since another one has adopted its messages
 -- KEYS orphans...  list  what each of them has taken and not settled
 -- ARGV who         the caller; nothing is done if it has left meanwhile
 -- ARGV grace       how long a command of a dead one, delayed on its way, may still add to its list (us)
@@ -28,8 +29,9 @@ for place, orphan in ipairs(orphans) do
     local adopted, state = call('LLEN', orphan), call('HGET', steps, dead[place]) or ''
     if adopted > 0 then
       call('RENAME', orphan, working)
-      local oldest = call('LINDEX', working, -1)
-      if not string.find(state, 'idle', 1, true) then set_failures(oldest, failures_of(oldest) + 1) end
+      local oldest, is_known = call('LINDEX', working, -1), adopted == 1 or string.find(state, 'each', 1, true)
+      if is_known and not string.find(state, 'idle', 1, true) then set_failures(oldest, failures_of(oldest) + 1) end
+      call('HSET', steps, who, string.match(mine, '%d+') .. ' each')
     end
     local since = string.match(state, '^gone:(%d+)')
     if adopted == 0 and since and since + grace < now then

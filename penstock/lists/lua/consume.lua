@@ -10,7 +10,7 @@
 -- KEYS working    list   what the consumer has taken and not settled (oldest at the tail)
 -- KEYS consumers  zset   consumers of the source, by the end of their lease (us since the epoch)
 -- KEYS steps      hash   number of the last step of each consumer, and `idle` behind it while it has nothing in hand, only what
---                        it cannot settle; `gone:<us>` since another one has adopted its messages
+--                        it cannot settle, `each` while it settles each message; `gone:<us>` since others have its messages
 -- KEYS letters?   list   dead letters, JSON
 -- KEYS outs...    list   where the handler's results go
 -- ARGV id         the consumer
@@ -28,6 +28,7 @@
 -- ARGV batch      maximum number of messages to return; 0 only settles and renews
 -- ARGV bytes      no more are returned once they have this many bytes together
 -- ARGV waited     1 if a wait has just moved the only message in `working`: then those behind it are taken, too
+-- ARGV each       1 if the consumer settles each message before the next: if it dies, it has died of the oldest
 -- ARGV idle       1 if the consumer has nothing in hand, but cannot settle: if it dies, no message has killed it
 -- ARGV counts     of each of `outs`, how many of `results` go there, comma-separated
 -- ARGV results... what to push, oldest first
@@ -65,8 +66,11 @@ local function buried(message, ending)
 end
 
 call('ZADD', consumers, string.format('%d', now + lease), id)
-if not state then call('HSET', steps, id, 0) end
-if idle == '1' then call('HSET', steps, id, string.format('%d idle', last)) end
+local how = idle == '1' and ' idle' or each == '1' and ' each' or ''
+local was = string.match(state or '?', '^%d+(.*)')
+if how ~= was and (was ~= ' idle' or idle == '1') then
+  call('HSET', steps, id, string.format('%d%s', last, how))
+end
 if step > last then
   local many, place = {}, 0
   for count in string.gmatch(counts, '%d+') do many[#many + 1] = tonumber(count) end
@@ -84,7 +88,7 @@ if step > last then
     local into = returned[at] > settled - kept and working or source
     call('RPUSH', into, handled[returned[at]])
   end
-  call('HSET', steps, id, string.format('%d', step))
+  call('HSET', steps, id, string.format('%d%s', step, how))
 end
 
 batch, bytes = tonumber(batch), tonumber(bytes)
