@@ -27,6 +27,7 @@ from penstock.base.keys import Keys, pending_of
 from penstock.testing.forkserver import ForkServer
 from tests.reliability.replica import Replica
 from tests.support.harness import until
+from tests.support.vpush import logged
 
 NAMESPACE = "demo"
 
@@ -184,11 +185,14 @@ class Fleet:
         until(lambda: self.redis.info("clients")["blocked_clients"] >= replicas)
 
     def id_of(self, replica: Replica) -> str | None:
-        """Return the id under which it is registered, or None."""
+        """Return the id under which it is registered, or was, if it was killed; else None."""
         for id in self.ids():
             if self.redis.hget(self.keys.instance(id), "pid") == str(replica.pid).encode():
                 return id
-        return None
+        if replica.running:
+            return None
+        lines = logged(replica, "registered")  # others may have removed it meanwhile
+        return next((str(line["id"]) for line in reversed(lines) if line["pid"] == replica.pid), None)
 
     def ids(self) -> list[str]:
         return [id.decode() for id in self.redis.lrange(self.keys.ids, 0, -1)]

@@ -21,7 +21,6 @@ def test_either_of_two_replicas_killed_again_and_again_under_load_loses_and_doub
         for _ in rounds(lambda: in_hand or rarely):
             time.sleep(rng.uniform(0, MAX_INTERVAL))  # a random time for the kill, not a wait
             which = rng.randrange(2)
-            killed.add(fleet.id_of(replicas[which]))  # before, too: another one may remove its registration
             replicas[which].kill()
             killed.add(fleet.id_of(replicas[which]))
             in_hand.update(fleet.pending())
