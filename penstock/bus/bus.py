@@ -269,6 +269,10 @@ class Bus(Federating):
         """Keep ``queue`` alive from now on."""
         self._alive.add(queue)
 
+    def watch(self) -> None:
+        """Have leases renewed, too, while a handler blocks the event loop."""
+        self._alive.watch()
+
     def abandon(self, queue: Attached) -> None:
         """Keep ``queue`` alive no more."""
         self._alive.remove(queue)

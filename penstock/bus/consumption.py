@@ -147,6 +147,7 @@ class Consumption(Handing):
         """Note that nobody else had the queue at ``since`` (monotonic), nor will have before the lease ends."""
         if self.exclusive:
             self._leased_until = since + LEASE_SECONDS
+            self.queue.bus.watch()
 
     def note_lapse(self) -> None:
         """Take anew what was not handed out, since the lease had ended and others may have handled it."""

@@ -14,7 +14,9 @@ from penstock.bus.attachment import Attached
 from penstock.bus.consumption import Consumption
 from penstock.bus.scripts import RENEW, TOUCH
 from penstock.bus.taking import LEASE_SECONDS
+from penstock.core.connection import connect
 from penstock.core.instance import Instance
+from penstock.core.watchdog import NAME, Watchdog
 
 TOUCHED_AT_ONCE: Final = 250
 """Maximum number of queues that one script keeps alive."""
@@ -33,6 +35,7 @@ class KeepAlive:
         """The same by their names."""
         self._instances, self._spawn = instances, spawn
         self._wake = asyncio.Event()
+        self._watchdog: Watchdog | None = None
 
     def add(self, queue: Attached) -> None:
         """Keep ``queue`` alive from now on."""
@@ -78,16 +81,55 @@ class KeepAlive:
                 for first in range(0, len(mine), TOUCHED_AT_ONCE):
                     self._spawn(self._touch(instance, mine[first : first + TOUCHED_AT_ONCE]))
 
+    def watch(self) -> None:
+        """Have leases renewed, too, while a handler blocks the event loop."""
+        if self._watchdog is None:
+            self._watchdog = Watchdog(_log, LEASE_SECONDS / 3, self._consumed, self._renew_elsewhere)
+            self._watchdog.start()
+
+    def _unwatch(self) -> None:
+        if self._watchdog:
+            self._watchdog.stop()
+            self._watchdog = None
+
     async def renew(self) -> None:
         """Renew the leases of consumers that have their queues alone, for ever."""
-        while True:
-            await asyncio.sleep(LEASE_SECONDS / 3)
-            attached = [each for each in self.queues if each.instance.is_up]
-            alone = [each for queue in attached for each in queue.consumptions if each.lease_seconds]
-            for instance in {each.queue.instance for each in alone}:
-                mine = [each for each in alone if each.queue.instance is instance]
-                for first in range(0, len(mine), TOUCHED_AT_ONCE):
-                    self._spawn(self._renew(instance, mine[first : first + TOUCHED_AT_ONCE]))
+        try:
+            while True:
+                await asyncio.sleep(LEASE_SECONDS / 3)
+                alone = self._alone()
+                for instance, mine in alone:
+                    self._spawn(self._renew(instance, mine))
+                if not alone:
+                    self._unwatch()
+        finally:
+            self._unwatch()
+
+    def _alone(self) -> list[tuple[Instance, list[Consumption]]]:
+        """Return those that have their queues alone, by instance, as many as one script renews."""
+        attached = [each for each in tuple(self.queues) if each.instance.is_up]
+        alone = [each for queue in attached for each in queue.consumptions if each.lease_seconds]
+        found = list[tuple[Instance, list[Consumption]]]()
+        for instance in {each.queue.instance for each in alone}:
+            mine = [each for each in alone if each.queue.instance is instance]
+            found += [
+                (instance, mine[first : first + TOUCHED_AT_ONCE]) for first in range(0, len(mine), TOUCHED_AT_ONCE)
+            ]
+        return found
+
+    def _consumed(self) -> dict[str, object]:
+        return next(({"queue": each.queue.name} for _, mine in self._alone() for each in mine), {})
+
+    async def _renew_elsewhere(self) -> None:
+        """Renew from another event loop; what others have by now, the next renewal in this one finds out."""
+        for instance, alone in self._alone():
+            leases, owners = [each.queue.lease for each in alone], [each.who for each in alone]
+            begun = time.monotonic()
+            async with connect(instance.url, name=NAME) as redis:
+                ended = await RENEW(redis, leases=leases, seconds=LEASE_SECONDS, owners=owners)
+            for place, each in enumerate(alone, start=1):
+                if place not in ended and -place not in ended:
+                    each.note_lease(begun)
 
     def _due(self, now: float) -> list[Attached]:
         """Return the queues whose turn it is, and note when the next one will be."""

@@ -481,7 +481,6 @@ class OverExclusiveBus(OverBus):
     shortest = 1.0
     is_shared = False
     mode: ClassVar[Mapping[str, Any]] = {"reliable": True, "exclusive": True}
-    fails: ClassVar[Promises] = {"blocked_loop": "only the event loop renews the lease"}
     apart: ClassVar[Promises] = dict.fromkeys(COUNTED, "its wire counts no attempts") | {
         "stop_hands_back": "a stop ends the lease, and what is in hand comes again"
     }
