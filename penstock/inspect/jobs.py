@@ -12,7 +12,7 @@ from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import WrongType
 from penstock.base.keys import glob_escaped
 from penstock.jobs.cancelling import PAGE, delayed, named, pages
-from penstock.jobs.completions import Completion, parsed_entries
+from penstock.jobs.completion import Completion, parsed_entries
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance

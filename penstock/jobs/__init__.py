@@ -2,7 +2,7 @@
 
 from penstock.core.backoff import Backoff
 from penstock.jobs.attempt import Attempt
-from penstock.jobs.completions import Completion
+from penstock.jobs.completion import Completion
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.dead import DeadJob
 from penstock.jobs.errors import Cancelled, DeadlineTimeout, Final, FinishTimeout, JobError, PauseTimeout, Rejected

@@ -9,10 +9,10 @@ from penstock.base.encoding import decoded
 from penstock.base.errors import Unavailable
 from penstock.jobs.job import Job
 from penstock.jobs.keys import names_in
+from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.jobs.reader import Reader
-    from penstock.jobs.server import Jobs
 
 DAY: Final = 86_400.0
 
@@ -22,7 +22,7 @@ class Attempt(Job):
 
     def __init__(
         self,
-        jobs: "Jobs",
+        servers: Servers,
         stream: str,
         group: str,
         entry: bytes,
@@ -48,7 +48,7 @@ class Attempt(Job):
                 self.values[decoded(name[2:])] = fields[place + 1]
             elif name == b"for":
                 self._only_for = decoded(fields[place + 1])
-        super().__init__(jobs, jobs.new_id() if id is None else id, is_checked=True)  # as Node does without an id
+        super().__init__(servers, servers.new_id() if id is None else id, is_checked=True)  # as Node does without an id
         self.stream, self.group, self.entry, self.number = stream, group, entry, number
         """``number`` counts from 1."""
         self.producer, self.key = decoded(producer), key
@@ -108,7 +108,7 @@ class Attempt(Job):
 
     async def progress(self, value: Any) -> None:
         """Say how far it is: the value ``progress:GROUP`` of the job, for a day."""
-        await Job(self._jobs, self.id, is_checked=True).set(f"progress:{self.group}", value, ttl=DAY).push()
+        await Job(self._servers, self.id, is_checked=True).set(f"progress:{self.group}", value, ttl=DAY).push()
 
     def fail(self, error: BaseException) -> None:
         """Let this job of a batch fail, whatever becomes of the others."""

@@ -11,11 +11,11 @@ from penstock.base.payload import as_json
 from penstock.core.script import Script
 from penstock.jobs.errors import Cancelled, as_error
 from penstock.jobs.keys import CAPACITY
+from penstock.jobs.servers import Servers
 from penstock.jobs.settler import CANCELLED, forward_completions
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
-    from penstock.jobs.server import Jobs
 
 PAGE: Final = 1_000
 _cancel: Final = Script.read(Path(__file__).parent / "lua" / "cancel.lua")
@@ -61,11 +61,11 @@ async def _pages(
 
 
 async def entries_of(
-    jobs: "Jobs", node: "Instance", stream: str, job: str, advance: Callable[[int], None] = lambda _: None
+    servers: Servers, node: "Instance", stream: str, job: str, advance: Callable[[int], None] = lambda _: None
 ) -> list[str]:
     """Return the entries of a job: all of the stream are read, page by page. ``advance`` is told how many."""
     found, wanted = list[str](), encoded(job)
-    async for page in _pages(node, jobs.keys.stream(stream)):
+    async for page in _pages(node, servers.keys.stream(stream)):
         found += [
             decoded(entry)
             for entry, fields in page
@@ -75,13 +75,13 @@ async def entries_of(
     return found
 
 
-async def delayed_of(jobs: "Jobs", node: "Instance", stream: str, job: str) -> list[Delayed]:
+async def delayed_of(servers: Servers, node: "Instance", stream: str, job: str) -> list[Delayed]:
     """Return the same job as often as it waits for its time."""
     found, cursor = dict[bytes, float](), b"0"
     match = f'*"job","{glob_escaped(job)}"*'
     while True:
         words = (cursor, "MATCH", match, "COUNT", PAGE)
-        cursor, members = await node.command("ZSCAN", encoded(jobs.keys.later(stream)), *words)
+        cursor, members = await node.command("ZSCAN", encoded(servers.keys.later(stream)), *words)
         found |= dict(zip(members[::2], map(float, members[1::2]), strict=True))
         if cursor == b"0":
             every = [delayed(member, due) for member, due in found.items()]
@@ -93,39 +93,41 @@ def delayed(member: bytes, due: float) -> Delayed:
     return Delayed(member, due, json.loads(decoded(member).partition(" ")[2]))
 
 
-async def cancel(jobs: "Jobs", node: "Instance", stream: str, entry: str = "", member: bytes = b"") -> list[str] | None:
+async def cancel(
+    servers: Servers, node: "Instance", stream: str, entry: str = "", member: bytes = b""
+) -> list[str] | None:
     """Cancel the job with an entry, or one that waits for its time, for all groups that have not done it.
 
     Return these groups; None if it is not there.
     """
-    done: dict[str, Any] = {"done": jobs.keys.done(stream)} if jobs.node(stream) is node else {}
+    done: dict[str, Any] = {"done": servers.keys.done(stream)} if servers.node(stream) is node else {}
     found = await node.run(
         _cancel,
-        stream=jobs.keys.stream(stream),
-        later=jobs.keys.later(stream),
+        stream=servers.keys.stream(stream),
+        later=servers.keys.later(stream),
         **done,
-        forward=jobs.keys.of_group(stream, CANCELLED)["forward"],
+        forward=servers.keys.of_group(stream, CANCELLED)["forward"],
         entry=entry,
         member=member,
         name=stream,
-        prefix=jobs.keys.group(""),
-        channel=jobs.keys.channel(stream, ""),
-        control=jobs.keys.control(stream),
+        prefix=servers.keys.group(""),
+        channel=servers.keys.channel(stream, ""),
+        control=servers.keys.control(stream),
         capacity=CAPACITY,
         err=as_json(as_error(Cancelled("the job was cancelled"))),
     )
     if not done:
-        await forward_completions(jobs, node, stream, CANCELLED)
+        await forward_completions(servers, node, stream, CANCELLED)
     return None if found is None else [*map(decoded, found)]
 
 
 async def cancel_job(
-    jobs: "Jobs", node: "Instance", stream: str, job: str, advance: Callable[[int], None] = lambda _: None
+    servers: Servers, node: "Instance", stream: str, job: str, advance: Callable[[int], None] = lambda _: None
 ) -> list[str] | None:
     """Cancel a job as often as it is there, by its id; return as ``cancel`` does."""
-    waiting = await delayed_of(jobs, node, stream, job)  # first: it may be in the stream afterwards
-    found = [await cancel(jobs, node, stream, member=each.member) for each in waiting]
-    entries = await entries_of(jobs, node, stream, job, advance)
-    found += [await cancel(jobs, node, stream, entry) for entry in entries]
+    waiting = await delayed_of(servers, node, stream, job)  # first: it may be in the stream afterwards
+    found = [await cancel(servers, node, stream, member=each.member) for each in waiting]
+    entries = await entries_of(servers, node, stream, job, advance)
+    found += [await cancel(servers, node, stream, entry) for entry in entries]
     known = [each for each in found if each is not None]
     return [*dict.fromkeys(group for groups in known for group in groups)] if known else None

@@ -1,12 +1,11 @@
-"""What consumers publish when a group has done a job, heard or read afterwards."""
+"""Completions of one producer, heard or read afterwards."""
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from redis.exceptions import RedisError
@@ -15,11 +14,12 @@ from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.core.tasks import Tasks
+from penstock.jobs.completion import Completion, parse, parsed_entries
 from penstock.jobs.errors import FinishTimeout, Rejected
+from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
-    from penstock.jobs.server import Jobs
 
 PAGE: Final = 1_000
 SKEW_SECONDS: Final = 60.0
@@ -27,58 +27,7 @@ SKEW_SECONDS: Final = 60.0
 FOLLOW_SECONDS: Final = 0.1
 MAX_FOLLOW_SECONDS: Final = 15.0
 """Shortest and longest time between two looks at what is kept, for who asks afterwards."""
-UNREADABLE: Final = {"name": "Error", "message": "the consumer has published no JSON"}
-_decode: Final = json.JSONDecoder().raw_decode
 _log: Final = Log("penstock.jobs")
-
-
-class Completion(NamedTuple):
-    """That a group has completed a job; ``error`` is what its consumer says if it has rejected it."""
-
-    stream: str
-    job: str
-    group: str
-    at: datetime
-    error: Any = None
-    values: dict[str, bytes] = {}  # noqa: RUF012  # never changed
-    """Small values that its processor has returned, as they are stored."""
-
-
-def parse(message: bytes, at: datetime) -> Completion | None:
-    """Return the completion in a message; None if it is none."""
-    try:
-        found = _json(message.decode())
-        values = {name: encoded(value) for name, value in found["val"].items()} if "val" in found else {}
-        return Completion(str(found["str"]), str(found["job"]), str(found["grp"]), at, found.get("err"), values)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return _parse_undefined(message, at)
-
-
-def _json(text: str) -> Any:
-    """Return as ``json.loads`` does, in fewer steps if there are no spaces around."""
-    if text[:1] == "{":
-        found, end = _decode(text)
-        if end == len(text):
-            return found
-    return json.loads(text)
-
-
-def _parse_undefined(message: bytes, at: datetime) -> Completion | None:
-    """Return the completion in what Node publishes for ``throw undefined``, which is no JSON."""
-    text = decoded(message)
-    if not text.endswith('"err":undefined}'):
-        return None
-    found = parse(encoded(text.removesuffix(',"err":undefined}') + "}"), at)
-    return found._replace(error=UNREADABLE) if found else None
-
-
-def parsed_entries(entries: Iterable[tuple[bytes, Sequence[bytes]]]) -> Iterator[Completion]:
-    """Yield the completions in entries of the stream that keeps them."""
-    for entry, fields in entries:
-        named = dict(zip(fields[::2], fields[1::2], strict=True))
-        at = datetime.fromtimestamp(int(entry.partition(b"-")[0]) / 1000, UTC)
-        if completion := parse(named.get(b"msg", b""), at):
-            yield completion
 
 
 def _position(since: float) -> str:
@@ -143,8 +92,8 @@ def _wake(waiter: "asyncio.Future[None]") -> None:
 class Completions:
     """Listens for the completions of one producer's jobs."""
 
-    def __init__(self, jobs: "Jobs", producer: str) -> None:
-        self._jobs, self._producer = jobs, producer
+    def __init__(self, servers: Servers, producer: str) -> None:
+        self._servers, self._producer = servers, producer
         self._waiting = dict[tuple[str, str], ref[Waiting]]()
         """Those that somebody has, by stream and job."""
         self._confirmed = dict[str, asyncio.Future[None]]()
@@ -180,12 +129,12 @@ class Completions:
             seconds = min(2 * seconds, MAX_FOLLOW_SECONDS)
 
     async def _listen(self, stream: str, on: "Instance | None") -> None:
-        node = self._jobs.node(stream)
+        node = self._servers.node(stream)
         if stream not in self._confirmed:
-            channel = encoded(self._jobs.keys.channel(stream, self._producer))
+            channel = encoded(self._servers.keys.channel(stream, self._producer))
             self._confirmed[stream] = node.subscriber.add(channel, partial(self._heard, stream))
         if not self._confirmed[stream].done() and (on in (None, node) or node.is_up is None or not node.is_away):
-            await self._jobs.listening(node, self._confirmed[stream])
+            await self._servers.listening(node, self._confirmed[stream])
 
     def _heard(self, stream: str, message: bytes | None) -> None:
         if message is not None:
@@ -205,7 +154,7 @@ class Completions:
 
     async def _read(self, stream: str, after: str) -> str:
         """Read the completions that are kept from ``after`` on; return where to go on."""
-        node, key = self._jobs.node(stream), encoded(self._jobs.keys.done(stream))
+        node, key = self._servers.node(stream), encoded(self._servers.keys.done(stream))
         while found := await node.command("XRANGE", key, after, "+", "COUNT", PAGE):
             for completion in parsed_entries(found):
                 self._note(completion, is_kept=True)

@@ -11,10 +11,10 @@ from penstock.base.payload import as_json
 from penstock.core.script import Script
 from penstock.jobs.job import WEEK
 from penstock.jobs.keys import INLINE, names_in
+from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
-    from penstock.jobs.server import Jobs
 
 PAGE: Final = 10
 """Dead jobs that are read at once: each has up to 1 MiB of values."""
@@ -54,25 +54,25 @@ class Retried(NamedTuple):
 
 
 async def dead_jobs(
-    jobs: "Jobs", place: int, stream: str,
+    servers: Servers, place: int, stream: str,
     *, group: str | None = None, job: str | None = None, after: str = "-", until: str = "+",
 ) -> AsyncIterator[DeadJob]:  # fmt: skip
     """Yield the dead jobs of ``stream`` on one server, the oldest first: behind the id ``after``, up to ``until``."""
-    node, key = jobs.nodes[place], encoded(jobs.keys.dead(stream))
+    node, key = servers.nodes[place], encoded(servers.keys.dead(stream))
     begin = after if after == "-" else f"({after}"
     while found := await node.command("XRANGE", key, begin, until, "COUNT", PAGE):
         for id, fields in found:
-            dead = _parsed(jobs, place, stream, decoded(id), fields)
+            dead = _parsed(servers, place, stream, decoded(id), fields)
             if group in (None, dead.group) and job in (None, dead.job):
                 yield dead
         begin = f"({decoded(found[-1][0])}"
 
 
-def _parsed(jobs: "Jobs", place: int, stream: str, id: str, fields: Sequence[bytes]) -> DeadJob:
+def _parsed(servers: Servers, place: int, stream: str, id: str, fields: Sequence[bytes]) -> DeadJob:
     named = {decoded(name): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
     known = {name: decoded(value) for name, value in named.items()}
     job, group, entry, producer = (known.get(name, "") for name in ("job", "grp", "entry", "prd"))
-    group = group.removeprefix(jobs.keys.group(""))
+    group = group.removeprefix(servers.keys.group(""))
     values, errors = _json(known.get("values"), {}), _json(known.get("errors"), [])
     kept = _json(known.get("fields"), [])
     return DeadJob(
@@ -90,9 +90,9 @@ def _json(text: str | None, otherwise: Any) -> Any:
     return otherwise
 
 
-async def last_dead(jobs: "Jobs", place: int, stream: str) -> str | None:
+async def last_dead(servers: Servers, place: int, stream: str) -> str | None:
     """Return the id of the newest dead job of ``stream`` on one server; None if none is."""
-    found = await jobs.nodes[place].command("XREVRANGE", encoded(jobs.keys.dead(stream)), "+", "-", "COUNT", 1)
+    found = await servers.nodes[place].command("XREVRANGE", encoded(servers.keys.dead(stream)), "+", "-", "COUNT", 1)
     return decoded(found[0][0]) if found else None
 
 
@@ -102,27 +102,27 @@ def keys_in(fields: Sequence[str]) -> list[str]:
     return names_in(named.get("keys"))
 
 
-async def retry(jobs: "Jobs", dead: DeadJob, ttl: float = WEEK) -> Retried | None:
+async def retry(servers: Servers, dead: DeadJob, ttl: float = WEEK) -> Retried | None:
     """Send a dead job again for its group, with its values; return None if it is not dead any more.
 
     Values that are gone are set again; all live for ``ttl`` seconds at least. Raise ``Unconfirmed`` if the connection
     was lost before the reply: then it was sent again or not.
     """
-    node, values = jobs.nodes[dead.server], jobs.node(dead.job)
+    node, values = servers.nodes[dead.server], servers.node(dead.job)
     fields = zip(dead.fields[::2], dead.fields[1::2], strict=False)
     named = {name: word for name, word in fields if not name.startswith(INLINE)} | {FOR: dead.group}
-    payload = {key: jobs.keys.payload(dead.job, key) for key in {*keys_in(dead.fields), *dead.values}}
+    payload = {key: servers.keys.payload(dead.job, key) for key in {*keys_in(dead.fields), *dead.values}}
     restored = {payload[key]: value for key, value in dead.values.items()}
     if values is not node:
         await _restore(values, restored, int(ttl * 1000))
         restored = {}
     entry = await node.run_once(
         _retry,
-        dead=jobs.keys.dead(dead.stream),
-        stream=jobs.keys.stream(dead.stream),
+        dead=servers.keys.dead(dead.stream),
+        stream=servers.keys.stream(dead.stream),
         keys=[*restored],
         letter=dead.id,
-        group=jobs.keys.group(dead.group),
+        group=servers.keys.group(dead.group),
         ttl=int(ttl * 1000),
         fields=encoded(json.dumps([word for pair in named.items() for word in pair], ensure_ascii=False)),  # any bytes
         words=[*restored.values()],

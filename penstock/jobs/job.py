@@ -12,10 +12,10 @@ from penstock.base.payload import as_json
 from penstock.base.validation import describe_error
 from penstock.core.script import Script
 from penstock.jobs.keys import checked_name
+from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
-    from penstock.jobs.server import Jobs
 
 WEEK: Final = 604_800.0
 MAX_TTL: Final = 315_360_000.0
@@ -46,11 +46,11 @@ class Job:
     ``await job.set("in", {"page": 7}).push()``, and elsewhere ``[page] = await job.get("in").pull()``.
     """
 
-    def __init__(self, jobs: "Jobs", id: str | None, *, is_checked: bool = False) -> None:
-        self._jobs = jobs
+    def __init__(self, servers: Servers, id: str | None, *, is_checked: bool = False) -> None:
+        self._servers = servers
         self._is_fresh = id is None
         """Whether nobody else can know its id yet."""
-        self.id = jobs.new_id() if id is None else id if is_checked else checked_name("job", id)
+        self.id = servers.new_id() if id is None else id if is_checked else checked_name("job", id)
         self._sets: dict[str, tuple[bytes, int]] = {}
         self._gets: list[tuple[str, Any]] = []
         self._deletes: list[str] = []
@@ -63,7 +63,7 @@ class Job:
     @property
     def _node(self) -> "Instance":
         """The server of its values."""
-        return self._jobs.node(self.id)
+        return self._servers.node(self.id)
 
     def set(self, key: str, value: Any, *, ttl: float = WEEK) -> Self:
         """Set a value, bytes or anything that is JSON, for ``ttl`` seconds."""
@@ -105,7 +105,7 @@ class Job:
         if not operations:
             return []
         self._is_fresh = False
-        keys = [self._jobs.keys.payload(self.id, key) for key, *_ in operations]
+        keys = [self._servers.keys.payload(self.id, key) for key, *_ in operations]
         if len(kinds) == len(operations):
             found = await self._node.ask("MGET", *keys)
             if None in found:  # missing, or of the wrong type
@@ -145,7 +145,7 @@ class Job:
 
     def _renew_id(self) -> None:
         """Take another id; nobody knows the former one."""
-        self.id = self._jobs.new_id()
+        self.id = self._servers.new_id()
 
     def _bounded(self) -> Self:
         if len(self._sets) + len(self._gets) + len(self._deletes) > MAX_OPERATIONS:

@@ -17,7 +17,7 @@ from penstock.core.link import Link, Outage
 from penstock.core.script import Script
 from penstock.core.tasks import begin
 from penstock.core.wire import Pattern, Subscriber
-from penstock.jobs.completions import Completion, parse
+from penstock.jobs.completion import Completion, parse
 from penstock.jobs.errors import MAX_MESSAGE
 from penstock.jobs.keys import CAPACITY, KEPT, JobKeys
 

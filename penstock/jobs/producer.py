@@ -6,24 +6,25 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.encoding import encoded
 from penstock.base.errors import WrongCall
 from penstock.core.tasks import begin
 from penstock.core.wire import Pattern
-from penstock.jobs.completions import Completion, Completions, Waiting, listener
+from penstock.jobs.completion import Completion
+from penstock.jobs.completions import Completions, Waiting, listener
 from penstock.jobs.job import WEEK, Job
 from penstock.jobs.keys import INLINE, checked_name, new_id
-
-if TYPE_CHECKING:
-    from penstock.jobs.server import Jobs
+from penstock.jobs.servers import Servers
 
 MAX_DELAY: Final = 31_536_000.0
 MAX_INLINE: Final = 512
 """Maximum number of bytes of a value that lies in the entry, too: consumers of ours need not read it."""
 MAX_HEARD: Final = 10_000
 """Completions that are kept for a loop that is slow."""
+DRAWS: Final = 1_000
+"""Ids that are drawn until one is on a server that answers."""
 
 
 class Route(Enum):
@@ -91,14 +92,14 @@ class Sent:
 class Producer:
     """Sends jobs under an ``id`` of its own: who begins again with the same id hears what was done meanwhile."""
 
-    def __init__(self, jobs: "Jobs", id: str | None = None) -> None:
-        self._jobs = jobs
+    def __init__(self, servers: Servers, id: str | None = None) -> None:
+        self._servers = servers
         self.id = new_id() if id is None else checked_name("producer", id, pattern=True)
-        self._completions = Completions(jobs, self.id)
+        self._completions = Completions(servers, self.id)
 
     def job(self, id: str | None = None) -> Job:
         """Return a job, with a random id by default."""
-        return self._jobs.job(id)
+        return Job(self._servers, id)
 
     async def send(
         self,
@@ -130,15 +131,15 @@ class Producer:
         if not isinstance(job, Job):
             if job is not None and not isinstance(job, Mapping):
                 raise WrongCall(f"expected a Job or a mapping of values, found {type(job).__name__}")
-            values, job = job or {}, Job(self._jobs, None)
+            values, job = job or {}, Job(self._servers, None)
             for name, value in values.items():
                 job.set(name, value, ttl=ttl + delay)
         if isinstance(wait_for, str):
             raise WrongCall(f"wait_for={wait_for!r}: expected a list of groups")
         groups = tuple([checked_name("group", group) for group in wait_for]) if wait_for else ()
         if route is DISTRIBUTED and job._is_fresh:
-            self._jobs.avoid_away(job)
-        node = self._jobs.node(job.id if route is DISTRIBUTED else stream if route is None else str(route))
+            self._avoid_away(job)
+        node = self._servers.node(job.id if route is DISTRIBUTED else stream if route is None else str(route))
         waiting = await self._completions.expect(stream, job.id, on=node) if groups else None
         sets = job._take_sets()
         if node is not job._node and sets:
@@ -152,10 +153,10 @@ class Producer:
         ]  # fmt: skip
         keys, size = list[str](), 0
         for name, (value, ms) in sets.items():
-            keys.append(self._jobs.keys.payload(job.id, name))
+            keys.append(self._servers.keys.payload(job.id, name))
             words += value, ms, f"{INLINE}{name}" if len(value) <= MAX_INLINE and not delay else ""
             size += len(value)
-        text = await self._jobs.outgoing(node, stream).add(keys, words, size, is_delayed=delay > 0)
+        text = await self._servers.outgoing(node, stream).add(keys, words, size, is_delayed=delay > 0)
         if waiting:  # by the server's clock, which also says when completions were kept
             waiting.since = min(waiting.since, float(text) - delay if delay else int(text.partition("-")[0]) / 1000)
         return Sent(job, stream, None if delay else text, float(text) if delay else None, waiting, groups)
@@ -168,6 +169,14 @@ class Producer:
         if key is not None:
             fields += f',"key","{checked_name("key", key)}"'
         return fields + "]"
+
+    def _avoid_away(self, job: Job) -> None:
+        """Give a job whose id nobody knows one whose server answers, if one does."""
+        if any(not node.is_away for node in self._servers.nodes):
+            for _ in range(DRAWS):
+                if not job._node.is_away:
+                    return
+                job._renew_id()
 
     async def finished(
         self, stream: str, job: str, groups: Iterable[str], timeout: float | None = None,  # noqa: ASYNC109
@@ -194,10 +203,10 @@ class Producer:
                 queue.get_nowait()
             queue.put_nowait(completion)
 
-        node = self._jobs.node(stream)
-        pattern, hear = Pattern(encoded(self._jobs.keys.channel(stream, "*"))), listener(stream, note)
+        node = self._servers.node(stream)
+        pattern, hear = Pattern(encoded(self._servers.keys.channel(stream, "*"))), listener(stream, note)
         try:
-            await self._jobs.listening(node, node.subscriber.add(pattern, hear))
+            await self._servers.listening(node, node.subscriber.add(pattern, hear))
             yield queue
         finally:
             node.subscriber.remove(pattern, hear)

@@ -50,14 +50,20 @@ class Reader:
 
     def __init__(self, worker: "Worker", node: Instance, streams: Sequence[str]) -> None:
         self.node, self.streams = node, streams
-        self._worker, self._consumer, self._keys = worker, worker.consumer, worker.jobs.keys
+        self._worker, self._consumer, self._keys = worker, worker.consumer, worker.servers.keys
         self._group = self._keys.group(worker.consumer.group)
         self._order = [encoded(self._keys.stream(name)) for name in streams]
         self._names = dict(zip(self._order, streams, strict=True))
         self._wire = Wire(node.url, NAME, lambda _: None)
         self.tender = Tender(self, worker)
         self.settler = Settler(
-            worker.jobs, node, self._consumer.group, self._consumer.id, self.tender.within, self._resume, worker.ledger
+            worker.servers,
+            node,
+            self._consumer.group,
+            self._consumer.id,
+            self.tender.within,
+            self._resume,
+            worker.ledger,
         )
         limit = worker.options.handlers[streams[0]].limit
         lease = worker.options.claim_after
@@ -179,10 +185,10 @@ class Reader:
         permits: list[Permit] | None = None,
     ) -> None:
         """Begin attempts: entry, number and fields of each, and how it came: see ``lua/tend.lua``."""
-        jobs, group = self._worker.jobs, self._consumer.group
+        servers, group = self._worker.servers, self._consumer.group
         attempts, suspects, dead = list[Attempt](), set[Attempt](), list[Attempt]()
         for entry, number, fields, how in found:
-            attempt = Attempt(jobs, stream, group, entry, number, fields, is_new=how == NEW)
+            attempt = Attempt(servers, stream, group, entry, number, fields, is_new=how == NEW)
             if how == NEW or not self._worker.goes_on(self, attempt):
                 (dead if how == DEAD else attempts).append(attempt)
                 if how == SUSPECT:

@@ -11,13 +11,13 @@ from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import WrongCall
 from penstock.base.payload import as_json
 from penstock.core.script import Script
-from penstock.jobs.job import WEEK, packed_value
+from penstock.jobs.job import WEEK, Job, packed_value
 from penstock.jobs.keys import checked_name
 from penstock.jobs.schedule import Schedule, check_cron, drawn
+from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
-    from penstock.jobs.server import Jobs
 
 PRODUCER: Final = "penstock-repeat"
 """The producer of jobs that are repeated."""
@@ -54,8 +54,8 @@ async def time_at(node: "Instance") -> float:
 class Repeats:
     """The jobs that are repeated, of all streams."""
 
-    def __init__(self, jobs: "Jobs") -> None:
-        self._jobs, self._keys = jobs, jobs.keys
+    def __init__(self, servers: Servers) -> None:
+        self._servers, self._keys = servers, servers.keys
 
     async def set(
         self, name: str, stream: str, values: Mapping[str, Any] | None = None, *, cron: str | None = None,
@@ -79,7 +79,7 @@ class Repeats:
         given["values"] = {
             checked_name("key", at): decoded(packed_value(at, value)) for at, value in (values or {}).items()
         }
-        node = self._jobs.node(route or stream)
+        node = self._servers.node(route or stream)
         while True:
             known, score, now = await self._read(node, stream, name)
             was = _read_plan(known)
@@ -124,7 +124,7 @@ class Repeats:
 
     async def remove(self, name: str, stream: str, *, route: str | None = None) -> bool:
         """Repeat a job no more; return whether it was there."""
-        node = self._jobs.node(route or stream)
+        node = self._servers.node(route or stream)
         found = await node.command("ZREM", encoded(self._keys.repeats(stream)), name)
         return bool(await node.command("HDEL", encoded(self._keys.repeated(stream)), name) or found)
 
@@ -133,7 +133,7 @@ class Repeats:
 
         ``sent`` is when one was due last. A job that will never be due again is repeated no more.
         """
-        node = self._jobs.node(route or stream)
+        node = self._servers.node(route or stream)
         found = await node.command("ZRANGE", encoded(self._keys.repeats(stream)), 0, -1, "WITHSCORES")
         plans = await node.command("HGETALL", encoded(self._keys.repeated(stream)))
         known = dict(zip(plans[::2], plans[1::2], strict=True))
@@ -170,8 +170,8 @@ class Repeats:
         values = {at: encoded(value) for at, value in plan.get("values", {}).items()}
         fields = ["prd", PRODUCER, "job", id, "keys", decoded(as_json([*values]))]
         fields += ["key", plan["key"]] if plan.get("key") else []
-        if values and self._jobs.node(id) is not node:
-            job = self._jobs.job(id)
+        if values and self._servers.node(id) is not node:
+            job = Job(self._servers, id)
             for at, value in values.items():
                 job.set(at, value)
             await job.push()

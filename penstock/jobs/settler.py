@@ -24,11 +24,11 @@ from penstock.core.wire import Reply
 from penstock.jobs.attempt import Attempt
 from penstock.jobs.job import WEEK
 from penstock.jobs.keys import CAPACITY, KEPT, OURS
+from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
     from penstock.jobs.ledger import Ledger
-    from penstock.jobs.server import Jobs
 
 CANCELLED: Final = "-"
 """What stands for the group of completions of jobs that were cancelled, where another server publishes them."""
@@ -93,10 +93,10 @@ class Settler:
     """
 
     def __init__(
-        self, jobs: "Jobs", node: "Instance", group: str, consumer: str, due: Callable[[float], None],
+        self, servers: Servers, node: "Instance", group: str, consumer: str, due: Callable[[float], None],
         resumed: Callable[[], None], ledger: "Ledger | None",
     ) -> None:  # fmt: skip
-        self._jobs, self._node, self._keys = jobs, node, jobs.keys
+        self._servers, self._node, self._keys = servers, node, servers.keys
         self._group, self._consumer, self._due, self._resumed = group, consumer, due, resumed
         self._ledger: dict[str, Any] = ledger.settling if ledger else {"service": "", "history": 0}
         self._outcomes = dict[str, deque[Outcomes]]()
@@ -201,7 +201,7 @@ class Settler:
 
     def _named(self, stream: str) -> dict[str, Any]:
         """Return what all calls for a stream have in common."""
-        here = self._jobs.node(stream) is self._node
+        here = self._servers.node(stream) is self._node
         return {
             **self._keys.of_group(stream, self._group),
             **({"done": self._keys.done(stream)} if here else {}),
@@ -281,7 +281,7 @@ class Settler:
 
     def forward(self, stream: str) -> None:
         """Publish completions on the server of a stream, if that is another one, while others are settled."""
-        if self._jobs.node(stream) is not self._node:
+        if self._servers.node(stream) is not self._node:
             self._to_forward.add(stream)
             if stream not in self._forwarding:
                 self._forwarding[stream] = self._forwards.begin(self._forward(stream))
@@ -291,7 +291,7 @@ class Settler:
             while stream in self._to_forward:
                 self._to_forward.discard(stream)
                 for group in (self._group, CANCELLED):
-                    await forward_completions(self._jobs, self._node, stream, group)
+                    await forward_completions(self._servers, self._node, stream, group)
         except (RedisError, OSError, PenstockError) as error:
             _log.warning("completions wait for the server of their stream", stream=stream, reason=str(error))
         finally:
@@ -318,7 +318,7 @@ class Settler:
                 break
 
     def _forwarding_now(self) -> list[asyncio.Task[None]]:
-        return [task for stream, task in self._forwarding.items() if not self._jobs.node(stream).is_away]
+        return [task for stream, task in self._forwarding.items() if not self._servers.node(stream).is_away]
 
     async def close(self) -> None:
         """Settle nothing more."""
@@ -326,12 +326,12 @@ class Settler:
         await self._forwards.cancel()
 
 
-async def forward_completions(jobs: "Jobs", node: "Instance", stream: str, group: str) -> None:
+async def forward_completions(servers: Servers, node: "Instance", stream: str, group: str) -> None:
     """Publish completions that ``node`` has for the server of a stream, if that is another one."""
-    target = jobs.node(stream)
+    target = servers.node(stream)
     if target is node:
         return
-    key = encoded(jobs.keys.of_group(stream, group)["forward"])
+    key = encoded(servers.keys.of_group(stream, group)["forward"])
     while found := await node.command("XRANGE", key, "-", "+", "COUNT", 100):
         words = list[bytes]()
         for entry, fields in found:
@@ -339,10 +339,10 @@ async def forward_completions(jobs: "Jobs", node: "Instance", stream: str, group
             words += [entry, named[b"job"], named[b"channel"], named[b"msg"]]
         await target.run(
             _complete,
-            done=jobs.keys.done(stream),
-            forwarded=jobs.keys.forwarded(stream),
+            done=servers.keys.done(stream),
+            forwarded=servers.keys.forwarded(stream),
             capacity=CAPACITY,
-            source=f"{jobs.nodes.index(node)} {group}",
+            source=f"{servers.nodes.index(node)} {group}",
             words=words,
         )
         await node.command("XDEL", key, *[entry for entry, _ in found])

@@ -46,7 +46,7 @@ class Tender:
 
     def __init__(self, reader: "Reader", worker: "Worker") -> None:
         self._reader, self._node = reader, reader.node
-        self._worker, self._consumer, self._keys = worker, worker.consumer, worker.jobs.keys
+        self._worker, self._consumer, self._keys = worker, worker.consumer, worker.servers.keys
         self._group = self._keys.group(worker.consumer.group)
         self._from = dict[str, bytes]()
         """Where to go on looking for entries that were left, by stream."""
@@ -146,19 +146,19 @@ class Tender:
         )
         if is_wanted and stream not in self._kept:
             self._kept.add(stream)
-            self._worker.jobs.keeper(stream).add(stream)
+            self._worker.servers.keeper(stream).add(stream)
         elif not is_wanted:
             await self._keep_no_more(stream)
 
     async def _keep_no_more(self, stream: str) -> None:
         if stream in self._kept:
             self._kept.discard(stream)
-            await self._worker.jobs.keeper(stream).discard(stream)
+            await self._worker.servers.keeper(stream).discard(stream)
 
     async def _repeat(self, stream: str, name: bytes, due: bytes) -> bool:
         """Send a job that is repeated and due; return whether it was. One that cannot be stops no other."""
         try:
-            await Repeats(self._worker.jobs).send(self._node, stream, name, due)
+            await Repeats(self._worker.servers).send(self._node, stream, name, due)
         except Exception as error:  # noqa: BLE001  # whatever stands there: others can write it
             _log.error("cannot repeat a job", stream=stream, name=decoded(name), reason=str(error))
             return False

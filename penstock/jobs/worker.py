@@ -19,11 +19,11 @@ from penstock.jobs.job import packed_value
 from penstock.jobs.processes import Processes
 from penstock.jobs.producer import DISTRIBUTED
 from penstock.jobs.reader import Reader
+from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
     from penstock.jobs.ledger import Ledger
-    from penstock.jobs.server import Jobs
 
 MAX_DEADLINE: Final = 1e8
 """Seconds from which a deadline is none."""
@@ -41,10 +41,10 @@ _log: Final = Log("penstock.jobs")
 class Worker:
     """One run of a consumer."""
 
-    def __init__(self, jobs: "Jobs", consumer: Consumer, ledger: "Ledger | None" = None) -> None:
+    def __init__(self, servers: Servers, consumer: Consumer, ledger: "Ledger | None" = None) -> None:
         if not consumer.options.handlers:
             raise WrongCall(f"group {consumer.group}: no stream has a processor: expected @consumer.job(stream)")
-        self.jobs, self.consumer, self.options = jobs, consumer, consumer.options
+        self.servers, self.consumer, self.options = servers, consumer, consumer.options
         self.ledger, self.stopping = ledger, False
         self.runner = Runner[Attempt | Batch](
             self._do, self.options.concurrency, _log,
@@ -64,7 +64,7 @@ class Worker:
         self._room, self._ended = asyncio.Event(), asyncio.Event()
         self._room.set()
         route = self.options.route
-        nodes = jobs.nodes if route is DISTRIBUTED else [jobs.node(str(route))]
+        nodes = servers.nodes if route is DISTRIBUTED else [servers.node(str(route))]
         alone = [[name] for name, handler in self.options.handlers.items() if handler.limit or handler.size]
         others = [name for name, handler in self.options.handlers.items() if not handler.limit and not handler.size]
         together = [*alone, others] if others else alone

@@ -15,7 +15,7 @@ from penstock.jobs import job as _job
 from penstock.jobs import producer as _producer
 from penstock.jobs import repeating as _repeating
 from penstock.jobs import server as _server
-from penstock.jobs.completions import Completion
+from penstock.jobs.completion import Completion
 from penstock.jobs.consumer import DEADLINE
 from penstock.jobs.dead import DeadJob, Retried
 from penstock.jobs.job import WEEK

@@ -612,7 +612,7 @@ async def test_a_consumer_without_processors_is_refused(jobs: Jobs) -> None:
 
 
 def test_an_attempt_shows_what_processors_need_and_nothing_else(jobs: Jobs) -> None:
-    attempt = Attempt(jobs, "s", "g", b"1-1", 1, [b"prd", b"p", b"job", b"j"])
+    attempt = Attempt(jobs.servers, "s", "g", b"1-1", 1, [b"prd", b"p", b"job", b"j"])
     public = {name for name in dir(attempt) if not name.startswith("_")}
     of_job = {"id", "set", "get", "delete", "push", "pull"}
     of_attempt = {"stream", "group", "entry", "number", "producer", "key", "values", "why", "is_given_up"}

@@ -54,14 +54,14 @@ async def find(jobs: "Jobs", stream: str, job: str) -> Found:
                 found.id, is_entry = named(fields).get("job", ""), True
                 await _add_entry(jobs, node, stream, job, fields, found)
     for place, node in enumerate(jobs.nodes):
-        if delayed := await delayed_of(jobs, node, stream, found.id):
+        if delayed := await delayed_of(jobs.servers, node, stream, found.id):
             found.delayed += [(at(node), each) for each in delayed]
             found.now = await time_at(node)
         with progress(f"jobs of {at(node)}", await node.command("XLEN", encoded(jobs.keys.stream(stream)))) as advance:
-            entries = [] if is_entry else await entries_of(jobs, node, stream, found.id, advance)
+            entries = [] if is_entry else await entries_of(jobs.servers, node, stream, found.id, advance)
         for entry in entries:
             await _add_entry(jobs, node, stream, entry, await entry_at(node, jobs.keys, stream, entry), found)
-        async for dead in dead_jobs(jobs, place, stream):
+        async for dead in dead_jobs(jobs.servers, place, stream):
             if job in (dead.entry, dead.id):
                 found.id = dead.job
             if found.id == dead.job:

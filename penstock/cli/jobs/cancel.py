@@ -68,11 +68,11 @@ async def _cancel_one(jobs: "Jobs", stream: str, job: str) -> list[str] | None:
         if len(nodes) > 1:
             where = " and ".join(map(at, nodes))
             raise Failed(f"{where} have an entry {job} each: name the job, or one server with --redis")
-        return await cancel(jobs, nodes[0], stream, job)
+        return await cancel(jobs.servers, nodes[0], stream, job)
     found = list[list[str]]()
     for node in jobs.nodes:
         with progress(f"jobs of {at(node)}", await node.command("XLEN", encoded(jobs.keys.stream(stream)))) as advance:
-            groups = await cancel_job(jobs, node, stream, job, advance)
+            groups = await cancel_job(jobs.servers, node, stream, job, advance)
         if groups is not None:
             found.append(groups)
     return [*dict.fromkeys(group for groups in found for group in groups)] if found else None

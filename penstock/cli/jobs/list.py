@@ -167,7 +167,7 @@ async def _dead(jobs: "Jobs", place: int, stream: str, choice: Choice) -> "list[
     from penstock.jobs.dead import dead_jobs
 
     found = list["DeadJob"]()
-    async for dead in dead_jobs(jobs, place, stream, group=choice.group, after=choice.after or "-"):
+    async for dead in dead_jobs(jobs.servers, place, stream, group=choice.group, after=choice.after or "-"):
         found.append(dead)
         if len(found) == choice.most:
             break

@@ -68,12 +68,12 @@ async def _retried(jobs: "Jobs", stream: str, job: str | None, group: str | None
     from penstock.jobs.dead import dead_jobs, last_dead
 
     for place, node in enumerate(jobs.nodes):
-        if not (last := await last_dead(jobs, place, stream)):
+        if not (last := await last_dead(jobs.servers, place, stream)):
             continue
         with progress(
             f"dead jobs of {at(node)}", await node.command("XLEN", encoded(jobs.keys.dead(stream)))
         ) as advance:
-            async for dead in dead_jobs(jobs, place, stream, group=group, until=last):
+            async for dead in dead_jobs(jobs.servers, place, stream, group=group, until=last):
                 advance(1)
                 if job in (None, dead.job, dead.id) and (found := await jobs.retry(dead)):
                     yield {"job": dead.job, "group": dead.group, **found._asdict()}
