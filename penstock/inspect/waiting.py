@@ -289,7 +289,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
         said = json.loads(text)
         return {"prefix": str(said["prefix"]), "group": str(said["group"]), "streams": [*map(str, said["streams"])]}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -328,7 +328,7 @@ def _age(record: Any, now: float) -> float | None:
     """Return how long ago the task of a JSON ``record`` was added."""
     try:
         return max(0.0, now - float(json.loads(record)["added"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
