@@ -67,6 +67,11 @@ class Waiting:
         """Return whether it is not empty, or has workers."""
         return bool(self.waiting or self.in_hand or self.dead or self.workers)
 
+    @property
+    def is_left(self) -> bool:
+        """Return whether something waits, or is in hand, and no worker is alive."""
+        return bool(self.waiting or self.in_hand) and self.workers == 0
+
 
 @dataclass
 class Names:

@@ -24,7 +24,8 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockServerDown": {f"penstock_up{{{NS}}}": "0x60"},
     "PenstockNoInstance": {f'penstock_list_length{{{NS},list="in",role="in"}}': "3x60"},
     "PenstockNoWorker": {
-        f"penstock_queue_waiting{{{NS},{QUEUE}}}": "20x60",
+        f"penstock_queue_waiting{{{NS},{QUEUE}}}": "20x46 0x9",
+        f"penstock_queue_in_hand{{{NS},{QUEUE}}}": "0x46 20x9",
         f"penstock_queue_workers{{{NS},{QUEUE}}}": "1x46 0x9",
     },
     "PenstockInstanceLate": {f'penstock_instances_late{{{NS},service="mpush"}}': "0x46 1 1 0 0"},
@@ -74,6 +75,7 @@ WELL: Final[dict[str, str]] = {
     f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "_x47 1x9",
     f"penstock_oldest_in_flight_seconds{{{NS}}}": "9x60",
     f"penstock_queue_waiting{{{NS},{QUEUE}}}": "20x60",
+    f"penstock_queue_in_hand{{{NS},{QUEUE}}}": "20x60",
     f"penstock_queue_workers{{{NS},{QUEUE}}}": "1x60",
     f"penstock_queue_oldest_seconds{{{NS},{QUEUE}}}": "9x60",
     f"penstock_queue_dead{{{NS},{QUEUE}}}": "3x60",

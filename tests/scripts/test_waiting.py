@@ -271,6 +271,11 @@ async def test_what_a_user_may_not_read_is_left_out(redis: Redis, redis_url: str
     assert {kind for kind, _ in kinds} == {"lists"}
 
 
-def test_what_is_empty_and_has_no_workers_is_not_used() -> None:
-    assert not Waiting("bus", "a", waiting=0, workers=0).is_used
-    assert Waiting("bus", "a", waiting=0, workers=1).is_used
+@pytest.mark.parametrize(
+    ("counts", "is_used", "is_left"),
+    [((0, 0, 0), False, False), ((0, 0, 1), True, False), ((0, 1, 0), True, True), ((1, 0, None), True, False)],
+)
+def test_what_is_in_hand_of_nobody_is_left(counts: tuple[int, int, int | None], is_used: bool, is_left: bool) -> None:
+    waiting, in_hand, workers = counts
+    row = Waiting("bus", "a", waiting=waiting, in_hand=in_hand, workers=workers)
+    assert (row.is_used, row.is_left) == (is_used, is_left)
