@@ -3,6 +3,8 @@
 import asyncio
 import os
 import re
+import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +72,7 @@ def cancellable(client: "Redis") -> "Redis":
         async def _connect(self) -> None:
             """Read certificates, keys and authorities again if their files have changed since the last success."""
             context = getattr(self, "ssl_context", None)
-            now = context and versions_of(context.certfile, context.keyfile, context.ca_certs)
+            now = context and versions_of(context.certfile, context.keyfile, context.ca_certs, context.ca_path)
             if context and now != vars(self).get("read"):
                 context.context = None  # redis-py keeps the first one for good
             await super()._connect()
@@ -167,10 +169,29 @@ class _PoolOfOne(SentinelConnectionPool, BlockingConnectionPool):
             await self.sentinel_manager.aclose()
 
 
+class Trust:
+    """TLS of a client: the authorities of ``cafile``, by default the system's."""
+
+    def __init__(self, cafile: str | None = None) -> None:
+        """Raise ``OSError`` if it has no certificates."""
+        self._cafile = cafile
+        self._versions, self._context = versions_of(cafile), ssl.create_default_context(cafile=cafile)
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context with what the files have now; with what they had while they cannot be used."""
+        if (now := versions_of(self._cafile)) != self._versions:
+            with suppress(OSError):
+                self._context, self._versions = ssl.create_default_context(cafile=self._cafile), now
+        return self._context
+
+
 def versions_of(*files: str | os.PathLike[str] | None) -> list[tuple[int, int, int] | None]:
-    """Return what differs once one of ``files`` is written anew, or replaced; None for one that does not exist."""
-    found = list[tuple[int, int, int] | None]()
-    for file in files:
+    """Return what differs once one of ``files``, or the system's authorities, is written anew, or replaced.
+
+    None stands for one that does not exist.
+    """
+    found, system = list[tuple[int, int, int] | None](), ssl.get_default_verify_paths()
+    for file in (*files, system.cafile, system.capath):
         try:
             status = Path(file).stat() if file else None
         except OSError:
