@@ -364,8 +364,8 @@ class Link:
 
     def lost(self, error: Exception) -> None:
         """Note that it, or a part of it, was lost: to be called by who notices it, from any state."""
-        self._went(error)
         self._down.set()
+        self._went(error)
 
     async def wait_up(self, most: float) -> bool:
         """Wait until it is up, for ``most`` seconds at most; return whether it is."""
@@ -410,9 +410,12 @@ class Link:
         raise self.reason
 
     async def _mend(self, error: Exception, is_news: bool) -> None:
-        self._went(error)
-        if fate(error, was_open=True) in (Fate.ELSEWHERE, Fate.BUG) or isinstance(error, TimeoutError):
-            await self._shut()
+        try:
+            self._went(error)
+            if fate(error, was_open=True) in (Fate.ELSEWHERE, Fate.BUG) or isinstance(error, TimeoutError):
+                await self._shut()
+        except Exception as slip:  # noqa: BLE001 - of who owns it: it is said, and opened again
+            self.outage.begins(slip)
 
     def _went(self, error: Exception) -> None:
         self.reason = error
