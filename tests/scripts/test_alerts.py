@@ -32,7 +32,10 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "PenstockServerFull": {f"penstock_memory_ratio{{{NS}}}": "0.97x60"},
     "PenstockServerReadOnly": {f"penstock_replica{{{NS}}}": "1x60"},
     "PenstockServerDisk": {f"penstock_disk_failed{{{NS}}}": "1x60"},
-    "PenstockWaiting": {f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "2x60"},
+    "PenstockWaiting": {
+        f'penstock_instances_waiting{{{NS},service="mpush",reason="full: a"}}': "2 _ " * 30,
+        f'penstock_instances_waiting{{{NS},service="mpush",reason="full: b"}}': "_ 2 " * 30,
+    },
     "PenstockPilesUp": {f'penstock_list_length{{{NS},list="a",role="out"}}': "1100+10x60"},
     "PenstockOldMessage": {f"penstock_oldest_in_flight_seconds{{{NS}}}": "700x60"},
     "PenstockQueueOld": {f"penstock_queue_oldest_seconds{{{NS},{QUEUE}}}": "601x60"},
