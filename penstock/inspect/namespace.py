@@ -164,11 +164,12 @@ def is_late(renewed_ago: float | None, renew: float | None) -> bool:
 async def service_keys(redis: "Redis", keys: Keys) -> list[ServiceKey]:
     """Return the lists that the namespace's services registered, and all pending lists in use.
 
-    A namespace that tracks messages also has the sets of those in flight and delayed.
+    A namespace that tracks messages also has the sets of those in flight and delayed. Raise ``WrongType``.
     """
-    found, _ = await read_pending(redis, [keys], lenient=True)
-    roles = decoded_fields(await redis.hgetall(encoded(keys.lists)))
-    roles = {name: role for name, role in roles.items() if role != "pending"}
+    found, (named,) = await read_pending(redis, [keys], [("HGETALL", keys.lists)], lenient=True)
+    if isinstance(named, Exception):
+        raise named
+    roles = {name: role for name, role in decoded_fields(named).items() if role != "pending"}
     roles |= {each.name: "pending" for each in found[keys.namespace].all}
     if await redis.exists(encoded(keys.policy)):
         roles |= {keys.deadlines: "in flight", keys.delayed: "delayed"}
