@@ -29,6 +29,7 @@ from penstock.base.log import Log
 from penstock.core.backoff import Backoff
 from penstock.core.link import (
     OTHER_SERVER,
+    SILENT_LOSSES,
     Fate,
     Link,
     LostReply,
@@ -267,6 +268,18 @@ async def test_what_is_lost_is_opened_again_and_those_who_wait_hear_of_it() -> N
         assert not thing.link.is_up
         assert await thing.link.wait_up(60)
     assert (thing.opened, thing.changes) == (3, ["Error 111", "up", "it went", "up", "it was closed"])
+
+
+@pytest.mark.parametrize(("losses", "away"), [(3, 0), (4, 1)])
+async def test_parts_that_are_lost_one_after_the_other_are_no_outage(losses: int, away: int) -> None:
+    """A proxy ends idle connections that were opened one after the other; but none may be lost for ever."""
+    lost = ConnectionError("it went")
+    with capture_logs() as lines:
+        async with Thing(None, *[lost] * (losses - 1)) as thing:
+            await eventually(lambda: thing.link.outage._unsaid == SILENT_LOSSES)
+            thing.link.lost(lost)
+            assert await thing.link.wait_up(60)
+    assert [line["event"] for line in lines].count("away") == away
 
 
 async def test_what_is_lost_while_it_is_opened_is_not_up() -> None:
