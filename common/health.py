@@ -21,13 +21,17 @@ async def beat(environ: Mapping[str, str], problem: Callable[[], str | None], lo
     """
     if not environ.get(FILE):
         return
-    file = Path(environ[FILE])
+    file, failed = Path(environ[FILE]), False
     try:
         while True:
-            _write(file, problem())
+            try:
+                _write(file, problem())
+                failed = False
+            except OSError as error:
+                if not failed:
+                    log.error("the health file cannot be written", file=str(file), reason=error.strerror)
+                failed = True
             await asyncio.sleep(EVERY)
-    except OSError as error:
-        log.error("the health file cannot be written", file=str(file), reason=error.strerror)
     finally:
         with suppress(OSError):
             _remove(file)
@@ -36,7 +40,7 @@ async def beat(environ: Mapping[str, str], problem: Callable[[], str | None], lo
 def _write(file: Path, problem: str | None) -> None:
     """Replace the file at once: a probe never reads half of it."""
     part = file.with_name(f"{file.name}.part")
-    part.write_text(f"live: {problem}\n" if problem else "ready\n")
+    part.write_text(f"live: {problem}\n" if problem else "ready\n", errors="backslashreplace")
     part.replace(file)
 
 

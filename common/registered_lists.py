@@ -1,6 +1,5 @@
 """The lists that all services of a server have registered: answers must not be pushed to them."""
 
-import json
 import time
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from common.settings.base import ServiceSettings
 from penstock.base.encoding import encoded
 from penstock.base.keys import Keys
 from penstock.inspect.ownership import Ownership, registration_of
+from penstock.inspect.pending import parse_holdings
 
 STALE: Final = 5.0
 """Seconds after which the registered lists are read again, before the next message."""
@@ -23,7 +23,7 @@ async def announce(redis: "Redis", keys: Keys, settings: ServiceSettings, log: F
     Log a warning if the server refuses: the service works, but others do not know its lists.
     """
     held: Any = await redis.hvals(encoded(keys.holdings))
-    former = {name for words in held for names in json.loads(words) for name in names}
+    former = {name for words in held for names in parse_holdings(words) for name in names}
     words = registration_of(settings.lists(), former | {*settings.pending_lists})
     refusals = [
         await _refusal(redis, encoded(directory), encoded(keys.namespace), words) for directory in keys.directories

@@ -210,4 +210,4 @@ class Registry:
     async def _server_id(self) -> str:
         """Return a text that changes with every restart of the server, failover, and eviction for lack of memory."""
         found = await self._redis.info()
-        return f"{found['run_id']} {found['evicted_keys']}"
+        return f"{found['run_id']} {found.get('master_replid')} {found['evicted_keys']}"

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from penstock.accounting.invariants import Invariant, parse_counters
-from penstock.base.encoding import counted, decoded, decoded_fields, encoded
+from penstock.base.encoding import counted, decoded_fields, decoded_scores, encoded
 from penstock.base.keys import Keys
 from penstock.core.metrics import parts_of
 from penstock.inspect.changes import is_moved
@@ -120,10 +120,10 @@ async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> li
     notes = []
     for name, leases, said in zip(names, found[: len(names)], found[len(names) :], strict=True):
         states = decoded_fields(said or {})
-        ends = _scores(leases or [])
-        ahead = [decoded(id) for id, end in ends.items() if end > seconds * 1e6]
+        ends = decoded_scores(leases)
+        ahead = [id for id, end in ends.items() if end > seconds * 1e6]
         dead = [*ends] if all(states.get(id, "").startswith("gone:") for id in ahead) else []
-        held = await _read(redis, [("LLEN", f"{name}:consumer:{decoded(id)}") for id in dead])
+        held = await _read(redis, [("LLEN", f"{name}:consumer:{id}") for id in dead])
         if leases is None or None in held:
             what = f"this user may not read {name}:consumers and {name}:consumer:*"
             notes.append(f"{name}: not known what dead consumers of penstock.lists have in hand: {what}")
@@ -132,12 +132,6 @@ async def consumer_notes(redis: "Redis", keys: Keys, lists: Iterable[str]) -> li
             what = f"{counted(left, 'message')} in hand of consumers of penstock.lists that have died"
             notes.append(f"{name}: {what}: the next one that takes from {name} takes them over")
     return notes
-
-
-def _scores(reply: list[Any]) -> dict[Any, float]:
-    """Return scores by member: pairs in RESP3, one after the other in RESP2."""
-    pairs = reply if reply and isinstance(reply[0], list | tuple) else zip(reply[::2], reply[1::2], strict=True)
-    return {member: float(score) for member, score in pairs}
 
 
 async def _read(redis: "Redis", calls: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -34,6 +34,13 @@ def decoded_fields(fields: Mapping[Any, Any] | None) -> dict[str, str]:
     return {decoded(name): decoded(value) for name, value in (fields or {}).items()}
 
 
+def decoded_scores(reply: Any) -> dict[str, float]:
+    """Return scores by member: pairs in RESP3, one after the other in RESP2; none for None."""
+    flat = reply or []
+    pairs = flat if flat and isinstance(flat[0], list | tuple) else zip(flat[::2], flat[1::2], strict=True)
+    return {decoded(member): float(score) for member, score in pairs}
+
+
 def parse_number(value: Any, least: float = -inf) -> float | None:
     """Return ``value`` as a number; None unless it is finite and at least ``least``."""
     try:

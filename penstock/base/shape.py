@@ -98,7 +98,7 @@ def parse_shape(reply: bytes, url: str) -> tuple[str, Shape] | None:
         said: Mapping[str, Any] = json.loads(decoded(reply))
         ends, watched = ([_parse_end(each, url) for each in said[name]] for name in ("ends", "watched"))
         return str(said["service"]), Shape(ends, watched, [str(name) for name in said["watches"]])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -151,7 +151,7 @@ def _tree(sketch: "Sketch", samples: "Samples | None") -> "Tree":
         return Drawing(sketch, str(sketch.composition.directory)).tree()
     where = sketch.composition.directory or "What has registered"
     unreachable = [f"{server} does not answer: {why}" for server, why in samples.last.unreachable.items()]
-    queues = {queue_words(each): bool(each.waiting and each.workers == 0) for each in samples.last.queues}
+    queues = {queue_words(each): each.is_left for each in samples.last.queues}
     return Drawing(sketch, f"{where}, {clock(samples.last.when)} UTC", unreachable, queues).tree()
 
 

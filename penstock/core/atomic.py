@@ -13,7 +13,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from penstock.base.encoding import decoded
-from penstock.base.errors import TooMany
+from penstock.base.errors import TooMany, WrongType
 from penstock.core.raw_connection import Command
 from penstock.core.script import LUA, Script, translate_error
 
@@ -80,6 +80,15 @@ class AtomicWrites(_AtomicCommands):
 
     async def _run(self, keys: list[Any], words: list[Any]) -> Any:
         return await _writes(self._redis, keys=keys, words=words)
+
+
+async def replies_of(pipeline: "Pipeline") -> list[Any]:
+    """Execute ``pipeline``; return its replies, with None for a key of the wrong type. Raise any other error."""
+    replies = await pipeline.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, Exception) and not isinstance(translate_error(reply), WrongType):
+            raise reply
+    return [None if isinstance(reply, Exception) else reply for reply in replies]
 
 
 def _parsed(args: Any, options: Mapping[str, Any], reply: Any) -> Any:

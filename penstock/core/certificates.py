@@ -3,6 +3,7 @@
 import os
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Certificates:
             except OSError as error:
                 self._log.warning("certificate not renewed", reason=str(error))
             else:
-                self._log.info("certificate renewed", file=str(self._files[0]))
+                self._log.info("certificate renewed", file=str(next(iter(self._files), "the system's")))
         return self._latest
 
     def port(self) -> ssl.SSLContext:
@@ -42,10 +43,19 @@ class Certificates:
         connection.context = self.latest()
 
 
+def authorities(cafile: str | None, log: Any) -> Certificates:
+    """Return contexts of clients that trust those in ``cafile``, by default the system's."""
+    files = [cafile] if cafile else []
+    return Certificates(partial(ssl.create_default_context, cafile=cafile), *files, log=log)
+
+
 def versions_of(*files: str | os.PathLike[str] | None) -> list[tuple[int, int, int] | None]:
-    """Return what differs once one of ``files`` is written anew, or replaced; None for one that does not exist."""
-    found = list[tuple[int, int, int] | None]()
-    for file in files:
+    """Return what differs once one of ``files``, or the system's authorities, is written anew, or replaced.
+
+    None stands for one that does not exist.
+    """
+    found, system = list[tuple[int, int, int] | None](), ssl.get_default_verify_paths()
+    for file in (*files, system.cafile, system.capath):
         try:
             status = Path(file).stat() if file else None
         except OSError:

@@ -69,7 +69,7 @@ def cancellable(client: "Redis") -> "Redis":
         async def _connect(self) -> None:
             """Read certificates, keys and authorities again if their files have changed since the last success."""
             context = getattr(self, "ssl_context", None)
-            now = context and versions_of(context.certfile, context.keyfile, context.ca_certs)
+            now = context and versions_of(context.certfile, context.keyfile, context.ca_certs, context.ca_path)
             if context and now != vars(self).get("read"):
                 context.context = None  # redis-py keeps the first one for good
             await super()._connect()

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 BACKOFF: Final = Backoff((), 0.04, 1.0)
 STABLE_SECONDS: Final = 1.0
 """What is lost sooner is opened again ever later, since it will be lost again."""
+SILENT_LOSSES: Final = 3
+"""Connections of one link that a proxy may end one after the other, as they were idle, without a line in the log."""
 OTHER_SERVER: Final = "the other server: "
 """Prefix of an error of the target server, not of the server of the service's own lists."""
 T = TypeVar("T")
@@ -207,6 +209,8 @@ class Outage:
         self._log, self._away, self._back, self._facts = log, away, back, facts
         self._since: float | None = None
         self._said = set[str]()
+        self._unsaid = 1
+        """How many lost connections say nothing."""
         self.reason: str | None = None
         """What is waited for; None while nothing is wrong."""
         self.failures = 0
@@ -219,7 +223,10 @@ class Outage:
         if self._since is None:
             self._since = time.monotonic()
         kind = kind_of(error)
-        if kind in self._said or (self.failures == 1 and kind.removeprefix(OTHER_SERVER) == "lost"):
+        if kind in self._said:
+            return False
+        if self._unsaid and kind.removeprefix(OTHER_SERVER) == "lost":
+            self._unsaid -= 1
             return False
         self._said.add(kind)
         if self._log:
@@ -238,9 +245,15 @@ class Outage:
             self.server_is_full = False
             self.over()
 
-    def over(self) -> None:
-        """Note that nothing is waited for; say for how long it was, if anything was said."""
-        if self._since is None or self.server_is_full:
+    def over(self, unsaid: int = 1) -> None:
+        """Note that nothing is waited for; say for how long it was, if anything was said.
+
+        The next ``unsaid`` lost connections say nothing.
+        """
+        if self.server_is_full:
+            return
+        self._unsaid = unsaid
+        if self._since is None:
             return
         if self._said and self._log:
             self._log.info(self._back, **self._facts, after=round(time.monotonic() - self._since, 3))
@@ -364,8 +377,8 @@ class Link:
 
     def lost(self, error: Exception) -> None:
         """Note that it, or a part of it, was lost: to be called by who notices it, from any state."""
-        self._went(error)
         self._down.set()
+        self._went(error)
 
     async def wait_up(self, most: float) -> bool:
         """Wait until it is up, for ``most`` seconds at most; return whether it is."""
@@ -404,15 +417,18 @@ class Link:
             await rest(self._every if stable else min(self._every, self._stable_seconds), self._down)
             if not stable and not self._down.is_set() and time.monotonic() - begun >= self._stable_seconds:
                 stable = True
-                self.outage.over()
+                self.outage.over(SILENT_LOSSES)
             if self._look and not self._down.is_set():
                 await self._look()
         raise self.reason
 
     async def _mend(self, error: Exception, is_news: bool) -> None:
-        self._went(error)
-        if fate(error, was_open=True) in (Fate.ELSEWHERE, Fate.BUG) or isinstance(error, TimeoutError):
-            await self._shut()
+        try:
+            self._went(error)
+            if fate(error, was_open=True) in (Fate.ELSEWHERE, Fate.BUG) or isinstance(error, TimeoutError):
+                await self._shut()
+        except Exception as slip:  # noqa: BLE001 - of who owns it: it is said, and opened again
+            self.outage.begins(slip)
 
     def _went(self, error: Exception) -> None:
         self.reason = error

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from penstock.base.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
 from penstock.base.keys import Keys
-from penstock.core.atomic import AtomicRead
+from penstock.core.atomic import AtomicRead, replies_of
 from penstock.core.connection import server_time
 from penstock.inspect.pending import read_pending
 from penstock.tracking.dead_letters import Letter
@@ -81,25 +81,34 @@ async def namespaces(*servers: "Redis") -> list[str]:
     return sorted(found)
 
 
-async def instances(redis: "Redis", service_redis: "Redis", keys: Keys) -> list[Instance]:
-    """Return the live instances, newest first, also those that the bounded list ``<ns>:ids`` no longer has."""
-    listed = await service_redis.lrange(encoded(keys.ids), 0, -1)
-    owners = await redis.zrange(encoded(keys.owners), 0, -1)
-    ids = sorted({decoded(id) for id in [*listed, *owners]}, key=lambda id: (len(id), id), reverse=True)
+async def instances(redis: "Redis", service_redis: "Redis", keys: Keys, *, lenient: bool = False) -> list[Instance]:
+    """Return the live instances, newest first, also those that the bounded list ``<ns>:ids`` no longer has.
+
+    Raise ``WrongType``, naming the key; if ``lenient``, such a key is empty.
+    """
+    async with AtomicRead(service_redis) as listing, AtomicRead(redis) as owning:
+        listing.lrange(encoded(keys.ids), 0, -1)
+        owning.zrange(encoded(keys.owners), 0, -1)
+        (listed,), (owners,) = await _execute(listing, lenient), await _execute(owning, lenient)
+    ids = sorted({decoded(id) for id in [*(listed or ()), *(owners or ())]}, key=lambda id: (len(id), id), reverse=True)
     return [
         one
         for start in range(0, len(ids), INSTANCES_PER_READ)
-        for one in await _alive(service_redis, keys, ids[start : start + INSTANCES_PER_READ])
+        for one in await _alive(service_redis, keys, ids[start : start + INSTANCES_PER_READ], lenient)
     ]
 
 
-async def _alive(service_redis: "Redis", keys: Keys, ids: list[str]) -> list[Instance]:
+async def _execute(snapshot: AtomicRead, lenient: bool) -> list[Any]:
+    return await (replies_of(snapshot) if lenient else snapshot.execute())
+
+
+async def _alive(service_redis: "Redis", keys: Keys, ids: list[str], lenient: bool) -> list[Instance]:
     async with AtomicRead(service_redis) as snapshot:
         snapshot.time()
         for id in ids:
             snapshot.hgetall(encoded(keys.instance(id)))
             snapshot.ttl(encoded(keys.instance(id)))
-        now, *replies = await snapshot.execute()
+        now, *replies = await _execute(snapshot, lenient)
     seconds = now[0] + now[1] / 1e6
     pairs = zip(ids, replies[::2], replies[1::2], strict=True)
     return [_instance(id, fields, ttl, seconds) for id, fields, ttl in pairs if fields]
@@ -126,7 +135,7 @@ async def other_servers(redis: "Redis", keys: Keys) -> OtherServers:
 def _registry(shape: Any) -> str:
     try:
         return str(json.loads(shape or b"{}").get("registry", ""))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
 
 
@@ -155,11 +164,12 @@ def is_late(renewed_ago: float | None, renew: float | None) -> bool:
 async def service_keys(redis: "Redis", keys: Keys) -> list[ServiceKey]:
     """Return the lists that the namespace's services registered, and all pending lists in use.
 
-    A namespace that tracks messages also has the sets of those in flight and delayed.
+    A namespace that tracks messages also has the sets of those in flight and delayed. Raise ``WrongType``.
     """
-    found, _ = await read_pending(redis, [keys], lenient=True)
-    roles = decoded_fields(await redis.hgetall(encoded(keys.lists)))
-    roles = {name: role for name, role in roles.items() if role != "pending"}
+    found, (named,) = await read_pending(redis, [keys], [("HGETALL", keys.lists)], lenient=True)
+    if isinstance(named, Exception):
+        raise named
+    roles = {name: role for name, role in decoded_fields(named).items() if role != "pending"}
     roles |= {each.name: "pending" for each in found[keys.namespace].all}
     if await redis.exists(encoded(keys.policy)):
         roles |= {keys.deadlines: "in flight", keys.delayed: "delayed"}

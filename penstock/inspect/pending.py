@@ -194,7 +194,7 @@ def parse_holdings(holding: str | bytes) -> list[tuple[str, ...]]:
     """Parse an instance's record of its lists, ``[["pending"]]``; return [] if it is malformed."""
     try:
         return [tuple(map(str, names)) for names in json.loads(holding)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return []
 
 

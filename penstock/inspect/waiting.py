@@ -20,11 +20,12 @@ from redis.asyncio.client import Pipeline
 from redis.client import CaseInsensitiveDict
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from penstock.base.encoding import decoded, decoded_fields, encoded, parse_number, parse_whole
+from penstock.base.encoding import decoded, decoded_fields, decoded_scores, encoded, parse_number, parse_whole
 from penstock.base.keys import Keys
 from penstock.base.shape import parse_shape
 from penstock.bus.keys import QUEUES
 from penstock.core.tasks import begin
+from penstock.core.wire import Reply
 from penstock.inspect.jobs import StreamState, read_streams, stream_of
 from penstock.inspect.queues import queue_of, read_queues
 from penstock.jobs.keys import PREFIX, JobKeys
@@ -67,6 +68,11 @@ class Waiting:
         """Return whether it is not empty, or has workers."""
         return bool(self.waiting or self.in_hand or self.dead or self.workers)
 
+    @property
+    def is_left(self) -> bool:
+        """Return whether something waits, or is in hand, and no worker is alive."""
+        return bool(self.waiting or self.in_hand) and self.workers == 0
+
 
 @dataclass
 class Names:
@@ -88,12 +94,12 @@ class Node:
     def __init__(self, redis: "Redis") -> None:
         self._raw = copy(redis)
         self._raw.response_callbacks = CaseInsensitiveDict({})
-        self._queued: list[tuple[Sequence[Any], asyncio.Future[Any]]] = []
+        self._queued: list[tuple[Sequence[Any], Reply]] = []
         self._sending: asyncio.Task[None] | None = None
 
     async def command(self, *words: Any) -> Any:
         """Return the reply to a command."""
-        reply = asyncio.get_running_loop().create_future()
+        reply = Reply()
         self._queued.append((words, reply))
         if len(self._queued) == 1:
             self._sending = begin(self._send())
@@ -200,19 +206,19 @@ async def _found(node: Node, redis: "Redis", names: Names, most: int) -> list[Wa
 
 
 async def read_lists(redis: "Redis", names: Sequence[str]) -> list[Waiting]:
-    """Return what waits in lists of ``penstock.lists``."""
+    """Return what waits in lists of ``penstock.lists``, without those whose leases cannot be read: they are others'."""
     (time_, *replies) = await _replies(
         redis, [("TIME",), *(call for name in names for call in (("LLEN", name), _leases(name)))]
     )
     now = (time_[0] + time_[1] / 1e6) * 1e6
-    leases = [_scores(each) for each in replies[1::2]]
-    held = iter(
-        await _replies(
-            redis, [("LLEN", f"{name}:consumer:{id}") for name, by in zip(names, leases, strict=True) for id in by]
-        )
-    )
+    read = [
+        (name, waiting, decoded_scores(each))
+        for name, waiting, each in zip(names, replies[::2], replies[1::2], strict=True)
+        if each is not None
+    ]
+    held = iter(await _replies(redis, [("LLEN", f"{name}:consumer:{id}") for name, _, ends in read for id in ends]))
     found = []
-    for name, waiting, ends in zip(names, replies[::2], leases, strict=True):
+    for name, waiting, ends in read:
         in_hand = sum(next(held) or 0 for _ in ends)
         found.append(Waiting("lists", name, "", waiting, in_hand, workers=sum(end > now for end in ends.values())))
     return found
@@ -220,13 +226,6 @@ async def read_lists(redis: "Redis", names: Sequence[str]) -> list[Waiting]:
 
 def _leases(name: str) -> tuple[Any, ...]:
     return ("ZRANGE", f"{name}:consumers", 0, -1, "WITHSCORES")
-
-
-def _scores(reply: Any) -> dict[str, float]:
-    """Return scores by member: pairs in RESP3, one after the other in RESP2."""
-    flat = reply or []
-    pairs = flat if flat and isinstance(flat[0], list | tuple) else zip(flat[::2], flat[1::2], strict=True)
-    return {decoded(member): float(score) for member, score in pairs}
 
 
 async def _jobs(node: Any, prefix: str, streams: Iterable[str], group: str | None = None) -> list[Waiting]:
@@ -289,7 +288,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
         said = json.loads(text)
         return {"prefix": str(said["prefix"]), "group": str(said["group"]), "streams": [*map(str, said["streams"])]}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -328,7 +327,7 @@ def _age(record: Any, now: float) -> float | None:
     """Return how long ago the task of a JSON ``record`` was added."""
     try:
         return max(0.0, now - float(json.loads(record)["added"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

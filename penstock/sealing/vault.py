@@ -15,7 +15,9 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from penstock.base.errors import Unauthorized, Unavailable, WrongMasterKey
+from penstock.base.log import Log
 from penstock.base.secrets import FILE_SUFFIX, NoSecret, secret_in_file
+from penstock.core.certificates import authorities
 
 SECONDS: Final = 5.0
 """Longest wait for Vault at each step of a request."""
@@ -26,6 +28,7 @@ TOKEN: Final = "VAULT_TOKEN"
 """Variable with the token; ``VAULT_TOKEN_FILE`` names a file, which is read for each request, since agents renew it."""
 CERTIFICATES: Final = "VAULT_CACERT"
 """Variable with a file of certificates by which to know Vault's."""
+_log: Final = Log("penstock.sealing")
 
 
 class VaultKey:
@@ -50,7 +53,7 @@ class VaultKey:
         self._host, self._port, self._mount, self._key = parts.hostname, parts.port, parts.path.strip("/"), key
         self._token, self._token_file = token, token_file
         try:
-            self._tls = ssl.create_default_context(cafile=cacert) if parts.scheme == "https" else None
+            self._trust = authorities(cacert, _log) if parts.scheme == "https" else None
         except OSError as error:
             raise NoSecret(f"Vault: {cacert} has no certificates: {error.strerror}") from None
 
@@ -112,8 +115,8 @@ class VaultKey:
         return self._answer(answer.status, _parsed(content), verb, field)
 
     def _connect(self) -> http.client.HTTPConnection:
-        if self._tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=SECONDS, context=self._tls)
+        if self._trust:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=SECONDS, context=self._trust.latest())
         return http.client.HTTPConnection(self._host, self._port, timeout=SECONDS)
 
     def _answer(self, status: int, answer: Any, verb: str, field: str) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from penstock.base.encoding import encoded
 from penstock.base.errors import PenstockError
 from penstock.base.keys import Keys
+from penstock.core.tasks import Tasks
 from penstock.inspect.waiting import Names, Waiting, find, read_lists, read_waiting
 from services.monitor.settings import Settings
 from services.monitor.state import NamespaceState
@@ -33,9 +34,19 @@ class Queues:
         self._own = Keys(str(settings.redis_namespace))
         self._names = Names()
         self._last: dict[str, list[Waiting]] = {}
-        """What was read last: so many queues, or a slow server, must not hide all else from a scrape."""
+        self._reading: asyncio.Task[None] | None = None
+        """Reads on while a scrape shows what was read last: many queues, or a slow server, must not hide all else."""
+        self._tasks = Tasks()
 
-    async def search(self) -> None:
+    def start(self) -> None:
+        """Begin to search."""
+        self._tasks.begin(self._search())
+
+    async def close(self) -> None:
+        """End all that it does."""
+        await self._tasks.cancel()
+
+    async def _search(self) -> None:
         """Search until cancelled; while the server does not answer, keep what was found."""
         while True:
             with suppress(RedisError, PenstockError, OSError):
@@ -57,7 +68,12 @@ class Queues:
         What is below no watched namespace is shown with the first one.
         """
         alive = {each.namespace: sum(not one.late for one in each.instances) for each in states}
-        with suppress(TimeoutError):
-            async with asyncio.timeout(READ_SECONDS):
-                self._last = await read_waiting(self._redis, self._names, alive, self._watch[0])
+        if self._reading is None or self._reading.done():
+            self._reading = self._tasks.begin(self._read(alive))
+        await asyncio.wait([self._reading], timeout=READ_SECONDS)
+        if self._reading.done():
+            self._reading.result()
         return [replace(each, queues=self._last.get(each.namespace, ())) for each in states]
+
+    async def _read(self, alive: Mapping[str, int]) -> None:
+        self._last = await read_waiting(self._redis, self._names, alive, self._watch[0])

@@ -45,7 +45,7 @@ class Monitor:
             async def read(names: Sequence[str]) -> list[NamespaceState]:
                 return await queues.add_to(await read_states(redis, elsewhere, names))
 
-            searching = asyncio.create_task(queues.search())
+            queues.start()
             try:
                 async with (
                     elsewhere,
@@ -53,8 +53,7 @@ class Monitor:
                 ):
                     yield
             finally:
-                searching.cancel()
-                await asyncio.gather(searching, return_exceptions=True)
+                await queues.close()
 
     async def run(self, context: Context[Settings]) -> None:
         """Sweep all namespaces in one loop, and take the ``done`` entries of each in a loop of its own."""

@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 
 from penstock.base.encoding import decoded, encoded
-from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
 from penstock.base.shape import parse_shape
-from penstock.core.atomic import AtomicRead
+from penstock.core.atomic import AtomicRead, replies_of
+from penstock.core.connection import hang_up
 from penstock.core.metrics import HASHES, parse_metric
-from penstock.core.script import translate_error
 from penstock.inspect import pending
 from penstock.inspect.hazards import DISK_STATES
 from penstock.inspect.link import LinkState, link_state
@@ -79,13 +77,24 @@ class NamespaceState:
 
 async def read_states(redis: "Redis", service_redis: "Redis", namespaces: Iterable[str]) -> list[NamespaceState]:
     """Return the state of each of ``namespaces``. Raise ``RedisError``; a key of the wrong type counts as empty."""
-    info: Any = await redis.info()  # a hosted server may leave fields out
+    info = await _info(redis)
+    if service_redis is not redis:
+        await _info(service_redis)
     limit = info.get("maxmemory", 0) or info.get("total_system_memory", 0)
     used = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
     memory, replica = used / limit if limit else 0, info.get("role", "master") != "master"
     disk_failed = any(info.get(name, "ok") != "ok" for name in DISK_STATES)
     states = [await _read_state(redis, service_redis, Keys(namespace)) for namespace in namespaces]
     return [replace(state, memory=memory, replica=replica, disk_failed=disk_failed) for state in states]
+
+
+async def _info(redis: "Redis") -> Any:
+    """Return INFO, of which a hosted server may leave fields out; ask a replica anew: its address may have moved."""
+    info = await redis.info()
+    if info.get("role", "master") != "master":
+        await hang_up(redis)
+        info = await redis.info()
+    return info
 
 
 async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> NamespaceState:
@@ -103,7 +112,7 @@ async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> Nam
         snapshot.get(encoded(keys.shape))
         for name in HASHES:
             snapshot.hgetall(encoded(keys.metric(name)))
-        time, policy, named, *counted = await _replies(snapshot)
+        time, policy, named, *counted = await replies_of(snapshot)
     in_flight, delayed, outcomes, tail, first_due, noted, expires, shape, *metrics = counted
     lengths = await _lengths(redis, _roles(keys, policy or {}, named or {}))
     found, _ = await pending.read_pending(redis, [keys], lenient=True)
@@ -118,7 +127,7 @@ async def _read_state(redis: "Redis", service_redis: "Redis", keys: Keys) -> Nam
         outcomes=outcomes or 0,
         oldest=await _oldest(redis, keys, tail or [], first_due or [], now),
         lists=lengths,
-        instances=await instances(redis, service_redis, keys),
+        instances=await instances(redis, service_redis, keys, lenient=True),
         metrics={name: _numbers(fields) for name, fields in zip(HASHES, metrics, strict=True)},
         link=link_state(noted or {}, (parse_metric(expires) or 0) / 1000 > now, _waiting(lengths), now),
         registered=_registered(shape, policy or {}),
@@ -142,7 +151,7 @@ async def _lengths(redis: "Redis", roles: dict[str, str]) -> list[ListLength]:
     async with redis.pipeline(transaction=False) as pipeline:
         for name in roles:
             pipeline.llen(encoded(name))
-        lengths = await _replies(pipeline)
+        lengths = await replies_of(pipeline)
     return [
         ListLength(name, role, length)
         for (name, role), length in zip(roles.items(), lengths, strict=True)
@@ -162,12 +171,12 @@ async def _oldest(redis: "Redis", keys: Keys, tail: list[bytes], first_due: list
         return 0.0
     async with redis.pipeline(transaction=False) as pipeline:
         pipeline.execute_command("ZMSCORE", encoded(keys.deadlines), *tail, *first_due)
-        (scores,) = await _replies(pipeline)
+        (scores,) = await replies_of(pipeline)
     in_flight = [id for id, score in zip(tail, scores or [], strict=False) if score is not None]
     async with redis.pipeline(transaction=False) as pipeline:
         for id in [*in_flight[-1:], *first_due]:
             pipeline.hmget(encoded(keys.message(decoded(id))), "timestamp", "delivered", "attempt")
-        records = await _replies(pipeline)
+        records = await replies_of(pipeline)
     since = [made for record in records if (made := _delivered_first(record or [])) is not None]
     return max(0.0, now - min(since)) if since else None
 
@@ -176,15 +185,6 @@ def _delivered_first(record: list[bytes | None]) -> float | None:
     """Return when a message was first delivered, or registered: the record has only the time of its last delivery."""
     timestamp, delivered, attempt = (parse_metric(value) for value in record or [None] * 3)
     return delivered if delivered is not None and attempt == 1 else timestamp
-
-
-async def _replies(pipeline: "Pipeline") -> list[Any]:
-    """Return the replies, with None for a key of the wrong type. Raise any other error."""
-    replies = await pipeline.execute(raise_on_error=False)
-    for reply in replies:
-        if isinstance(reply, Exception) and not isinstance(translate_error(reply), WrongType):
-            raise reply
-    return [None if isinstance(reply, Exception) else reply for reply in replies]
 
 
 def _numbers(fields: dict[bytes, bytes] | None) -> dict[str, float]:

@@ -77,6 +77,19 @@ async def test_a_key_of_another_type_stands_out(redis: Redis, redis_url: str) ->
     assert cells(await penstock("status", "demo", redis=redis_url), "out0")[2] == "it is a hash!"
 
 
+@pytest.mark.parametrize("key", ["ids", "owners", "lists", "1"])
+@pytest.mark.parametrize("words", [(), ("demo",)], ids=["all", "one"])
+async def test_a_key_of_another_type_that_hides_all_is_named(
+    redis: Redis, redis_url: str, key: str, words: tuple[str, ...]
+) -> None:
+    await redis.hset("demo:lists", "in", "in")
+    await redis.rpush("demo:ids", 1)
+    await redis.zadd("demo:owners", {"1": 0})
+    await redis.set(f"demo:{key}", "a string")
+    found = await penstock("status", *words, redis=redis_url)
+    assert (found.status, f"demo:{key} holds a string" in found.error) == (1, True), found
+
+
 async def test_metrics_are_a_table(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     await redis.hset("demo:metrics:taken", mapping={"count": 7, "out0": 7})

@@ -1,7 +1,7 @@
 """What a consumer promises: one test for each promise.
 
-A class of tests has a driver; what the driver's wire cannot keep is left out with the reason, and what is not kept yet
-is expected to fail, by name.
+The tests run over each driver; what its wire cannot keep is left out with the reason, and what is not kept yet is
+expected to fail, by name.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psutil
 import pytest
@@ -113,24 +113,20 @@ def show(folder: Path) -> None:
 
 
 class Contract:
-    """Tests of one consumer: a subclass names it."""
-
-    driver: ClassVar[type[Driver]]
+    """Tests of one consumer: a subclass says which by its parameter ``driver``."""
 
     @pytest.fixture
     async def workers(
-        self, request: pytest.FixtureRequest, server: EmbeddedServer, redis: Redis, tmp_path: Path,
-        fork_server: ForkServer,
+        self, driver: type[Driver], request: pytest.FixtureRequest, server: EmbeddedServer, redis: Redis,
+        tmp_path: Path, fork_server: ForkServer,
     ) -> AsyncIterator[Workers]:  # fmt: skip
-        """Yield what a test works with; leave out what the wire cannot do, and expect to fail what is known to."""
+        """Yield what a test works with; leave out what the wire cannot do."""
         promise = request.node.originalname.removeprefix("test_")
-        if reason := self.driver.apart.get(promise):
+        if reason := driver.apart.get(promise):
             pytest.skip(reason)
-        if reason := self.driver.fails.get(promise):
-            request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
-        async with self.driver(Place(server, redis, tmp_path, fork_server)) as driver:
+        async with driver(Place(server, redis, tmp_path, fork_server)) as opened:
             with ExitStack() as ends:
-                yield Workers(driver, ends)
+                yield Workers(opened, ends)
             show(tmp_path)
 
     async def test_handled_once(self, workers: Workers) -> None:

@@ -88,8 +88,6 @@ class Driver:
     """Words of the request that settles or takes, while nothing else is sent."""
     apart: ClassVar[Promises] = {}
     """Promises that its wire cannot keep, for good, and why."""
-    fails: ClassVar[Promises] = {}
-    """Promises that it does not keep yet, and what goes wrong."""
     is_shared: ClassVar[bool] = True
     """Whether several workers take from the same place at a time."""
 

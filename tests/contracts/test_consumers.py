@@ -2,80 +2,21 @@
 
 import pytest
 
-from tests.contracts import drivers
 from tests.contracts.consumer import Contract
+from tests.contracts.drivers import DRIVERS
+
+QUICK = ("lists", "jobs", "tasks", "bus, reliable", "outbox")
+"""One of each wire; tests of the others are slow."""
 
 
-class TestLists(Contract):
-    driver = drivers.OverLists
+@pytest.mark.parametrize(
+    "driver",
+    [pytest.param(each, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, each in DRIVERS.items()],
+)
+class TestConsumer(Contract):
+    """Each promise, of each consumer."""
 
 
-@pytest.mark.slow
-class TestBlockingLists(Contract):
-    driver = drivers.OverBlockingLists
-
-
-@pytest.mark.slow
-class TestWork(Contract):
-    driver = drivers.OverWork
-
-
-class TestJobs(Contract):
-    driver = drivers.OverJobs
-
-
-@pytest.mark.slow
-class TestLimitedJobs(Contract):
-    driver = drivers.OverLimitedJobs
-
-
-@pytest.mark.slow
-class TestJobsInThreads(Contract):
-    driver = drivers.OverJobsInThreads
-
-
-@pytest.mark.slow
-class TestJobsInProcesses(Contract):
-    driver = drivers.OverJobsInProcesses
-
-
-@pytest.mark.slow
-class TestBatchesOfJobs(Contract):
-    driver = drivers.OverBatchesOfJobs
-
-
-class TestTasks(Contract):
-    driver = drivers.OverTasks
-
-
-@pytest.mark.slow
-class TestBlockingTasks(Contract):
-    driver = drivers.OverBlockingTasks
-
-
-@pytest.mark.slow
-class TestBareTasks(Contract):
-    driver = drivers.OverBareTasks
-
-
-@pytest.mark.slow
-class TestBus(Contract):
-    driver = drivers.OverBus
-
-
-class TestReliableBus(Contract):
-    driver = drivers.OverReliableBus
-
-
-@pytest.mark.slow
-class TestExclusiveBus(Contract):
-    driver = drivers.OverExclusiveBus
-
-
-@pytest.mark.slow
-class TestFederatedBus(Contract):
-    driver = drivers.OverFederatedBus
-
-
-class TestOutbox(Contract):
-    driver = drivers.OverOutbox
+def test_what_a_driver_leaves_out_is_a_promise() -> None:
+    promises = {name.removeprefix("test_") for name in vars(Contract)}
+    assert [name for name, each in DRIVERS.items() if each.apart.keys() - promises] == []

@@ -1,5 +1,6 @@
 """The health file: live while the process responds, ready while it can work."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from redis import Redis
 
+from common.health import FILE, beat
 from penstock.testing.server import EmbeddedServer
-from tests.support.harness import ROOT, Service, until
+from tests.support.harness import ROOT, Service, eventually, until
 
 PROBE = ROOT / "scripts" / "penstock-health"
 LISTS: dict[str, Any] = {"in_": "in", "pending": "pending", "out": ["a"]}
@@ -145,7 +148,7 @@ def test_without_the_variable_a_deleted_registration_ends_the_process(server: Em
         assert service.wait() == 0
 
 
-def test_an_unwritable_file_is_logged_once_and_disturbs_nothing(
+def test_an_unwritable_file_is_logged_once_disturbs_nothing_and_is_written_once_it_can_be(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_HEALTH", str(tmp_path / "no" / "health"))
@@ -155,8 +158,18 @@ def test_an_unwritable_file_is_logged_once_and_disturbs_nothing(
     ):
         redis.lpush("in", "message")
         until(lambda: redis.llen("a") == 1)
+        (tmp_path / "no").mkdir()
+        until(lambda: (tmp_path / "no" / "health").exists())
         assert service.stop() == 0
         assert service.log_text().count("the health file cannot be written") == 1
+
+
+async def test_a_problem_is_written_whatever_its_letters_are(tmp_path: Path) -> None:
+    file = tmp_path / "health"
+    beating = asyncio.create_task(beat({FILE: str(file)}, lambda: "full: \udcff", structlog.get_logger()))
+    await eventually(file.exists)
+    assert file.read_text() == "live: full: \\udcff\n"
+    beating.cancel()
 
 
 def test_the_probe_refuses_other_words(file: Path) -> None:

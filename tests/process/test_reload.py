@@ -309,7 +309,7 @@ def test_messages_in_pending_lists_of_the_old_name_are_delivered_first_in_order(
     mpush.let_it_take("pending:1", "mine", "waits")
     for id in (-8, -7):
         redis.zadd(KEYS.owners, {id: redis.time()[0]})
-    redis.hset(KEYS.holdings, "-7", json.dumps([["older"], ["oldest"]]))
+    redis.hset(KEYS.holdings, mapping={"-7": json.dumps([["older"], ["oldest"]]), "-6": "[1]", "-5": "[" * 100_000})
     for place, name in enumerate(("oldest:-7", "older:-7", "pending:-8")):
         redis.lpush(name, f"dead {place}", f"dead {place} later")
     mpush.order(pending="another")

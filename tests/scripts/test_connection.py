@@ -1,6 +1,7 @@
 """Connections by URL: every scheme, and no password in any text."""
 
 import asyncio
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, MovedError, TimeoutError
 
+from penstock.base.log import Log
 from penstock.base.ports import free_port
+from penstock.core.certificates import authorities
 from penstock.core.connection import connect, follow, mask_password, return_home
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import Service, eventually
-from tests.support.tls import certificate, encrypted, needs_openssl
+from tests.support.tls import certificate, encrypted, name_by_subject, needs_openssl
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,38 @@ async def test_tls_is_spoken_and_the_certificate_is_verified(server: EmbeddedSer
         assert await ping(f"rediss://localhost:{port}/0?ssl_ca_certs={own}") == b"value"
         with pytest.raises(ConnectionError, match="certificate verify failed"):
             await ping(f"rediss://localhost:{port}/0")
+
+
+@needs_openssl
+@pytest.mark.parametrize("named_by", ["ssl_ca_certs", "ssl_ca_path", "SSL_CERT_FILE"])
+async def test_a_renewed_authority_is_read_by_the_next_connection(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    old, own = (certificate(tmp_path / name, "491231") for name in ("old", "own"))
+    trusted = tmp_path / "trusted" / name_by_subject(own)
+    trusted.parent.mkdir()
+    shutil.copy(old, trusted)
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted if named_by == "SSL_CERT_FILE" else tmp_path / "none"))
+    options = {"ssl_ca_certs": f"?ssl_ca_certs={trusted}", "ssl_ca_path": f"?ssl_ca_path={trusted.parent}"}
+    trust = authorities(str(trusted), Log("penstock.test"))
+    read = trust.latest()
+    async with (
+        encrypted(server.port, old) as before,
+        encrypted(server.port, own) as port,
+        connect(f"rediss://localhost:{before}/0{options.get(named_by, '')}") as client,
+    ):
+        assert await client.ping()
+        await follow(MovedError(f"1 localhost:{port}"), client)
+        with pytest.raises(ConnectionError, match="certificate verify failed"):
+            await client.ping()
+        assert trust.latest() is read
+        shutil.copy(own, tmp_path / "new")
+        (tmp_path / "new").replace(trusted)
+        assert await client.ping()
+    renewed = trust.latest()
+    assert renewed is not read
+    trusted.write_text("half")
+    assert trust.latest() is renewed
 
 
 async def test_one_connection_serves_many_that_ask_at_once(redis: Redis, redis_url: str) -> None:

@@ -320,7 +320,7 @@ async def test_counters_with_alerts_are_0_before_the_first_event(redis: Redis) -
     assert found("dead_total", reason="maxLength") == 0
 
 
-async def test_a_full_server_and_a_replica_are_shown(redis: Redis) -> None:
+async def test_a_full_server_and_a_replica_are_shown(redis: Redis, server: EmbeddedServer) -> None:
     found, memory = await scraped(redis), await redis.info("memory")
     used = memory["used_memory"]
     of_machine = used / memory["total_system_memory"]
@@ -330,8 +330,13 @@ async def test_a_full_server_and_a_replica_are_shown(redis: Redis) -> None:
         await redis.config_set("maxmemory", 2 * used)
         assert 0.4 < ((await scraped(redis))("memory_ratio") or 0) < 0.6
         await redis.config_set("maxmemory", used // 2)
-        await redis.replicaof("127.0.0.1", 1)
-        found = await scraped(redis)
+        async with connect(server.url) as client:
+            known = await client.client_id()
+            assert (await scraped(client))("replica") == 0
+            assert await client.client_id() == known
+            await redis.replicaof("127.0.0.1", 1)
+            found = await scraped(client)
+            assert await client.client_id() != known, "the address may be another server's by now"
         assert (found("memory_ratio") or 0) > 1
         assert found("replica") == 1
     finally:
@@ -368,9 +373,12 @@ async def test_what_is_no_number_or_has_the_wrong_type_hides_nothing_else(redis:
     await redis.hset("demo:metrics:retry", "count", "-1")
     await redis.hset("demo:metrics:done", mapping={"count": 1, "sum": "nan", "histo0": 1})
     await redis.hset("demo:metrics:delivered", "count", 5)
-    for key in ("in", "demo:metrics:registered", "demo:message:deadlines", "demo:message:ids", "demo:dead"):
+    await redis.hset("demo:holdings", "1", "[" * 100_000)
+    await redis.rpush("third:ids", 1)
+    of_messages = ("in", "demo:metrics:registered", "demo:message:deadlines", "demo:message:ids", "demo:dead")
+    for key in (*of_messages, "demo:ids", "other:owners", "third:1"):
         await redis.set(key, "a string")
-    async with exporting(redis) as exporter:
+    async with exporting(redis, "demo", "other", "third") as exporter:
         found = await scrape(exporter, accept=OPENMETRICS)
     assert found("delivered_total") == 5
     assert [found(name) for name in ("taken_total", "retries_total", "response_seconds_sum", "in_flight")] == [0] * 4

@@ -19,6 +19,7 @@ from penstock.core.connection import connect
 from penstock.core.script import Script
 from penstock.testing.server import EmbeddedServer
 from tests.support.clock import Span
+from tests.support.harness import eventually
 from tests.support.membership import KEYS, registered, registry, settings
 from tests.support.tracked import now
 
@@ -371,6 +372,19 @@ async def test_a_server_that_lost_everything_is_no_order_to_stop() -> None:
             assert await instance.register() == "1"
             await redis.delete(instance.key)
             assert await instance.check() is Presence.DELETED
+
+
+async def test_a_failover_to_a_server_that_did_not_have_it_yet_is_no_order_to_stop() -> None:
+    with EmbeddedServer() as server, EmbeddedServer(repl_diskless_sync_delay="0") as promoted:
+        async with connect(server.url) as redis:
+            instance = await registered(redis)
+            await redis.replicaof("127.0.0.1", str(promoted.port))
+
+            async def is_synchronous() -> bool:
+                return bool((await redis.info("replication"))["master_link_status"] == "up")
+
+            await eventually(is_synchronous)
+            assert await instance.check() is Presence.LOST
 
 
 async def test_a_registration_outlives_a_server_that_keeps_it() -> None:

@@ -1,5 +1,6 @@
 """The supervisor of a run, without a process around it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,10 +48,11 @@ async def test_the_registration_says_what_an_instance_waits_for_and_that_it_wait
 
     await membership.enter(context)
     assert await said() is None
-    for begin, end, reason in (
+    troubles: list[tuple[Callable[[], object], Callable[[], object], bytes]] = [
         (lambda: context.outage.begins(WrongType("a holds a set")), context.outage.over, b"a holds a set"),
         (lambda: context.block("full: b"), lambda: context.block(""), b"full: b"),
-    ):
+    ]
+    for begin, end, reason in troubles:
         begin()
         assert await said() == reason
         end()

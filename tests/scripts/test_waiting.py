@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from penstock.base.keys import Keys
 from penstock.base.ports import free_port
@@ -21,6 +22,7 @@ from penstock.inspect.waiting import MAX_READ, Names, Waiting, find, read_waitin
 from penstock.jobs import Jobs
 from penstock.jobs.keys import JobKeys
 from penstock.lists import Lists
+from services.monitor import queues as module
 from services.monitor.queues import Queues
 from services.monitor.settings import Settings
 from services.monitor.state import NamespaceState, read_states
@@ -119,6 +121,47 @@ async def test_what_waits_for_a_worker_of_each_kind_is_exported(redis: Redis, re
 def each_labels(each: tuple[str, str, str]) -> dict[str, str]:
     kind, queue, group = each
     return {"namespace": FOUND[each][0], "kind": kind, "queue": queue, "group": group}
+
+
+async def test_what_takes_longer_to_read_than_a_scrape_waits_is_shown_by_a_later_one(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await twenty_of_each(redis, redis_url)
+    await redis.zadd("monitor:seen", {"shop:orders": time.time()})
+    queues, states = await queues_of(redis, redis_url), await read_states(redis, redis, WATCHED)
+    monkeypatch.setattr(module, "READ_SECONDS", 0)
+    with capture_logs() as logs:
+        first = await queues.add_to(states)
+
+        async def is_shown() -> bool:
+            return {row.queue for each in await queues.add_to(states) for row in each.queues} > {"resize", "calls"}
+
+        await eventually(is_shown)
+        await queues.close()
+    assert not any(each.queues for each in first)
+    assert logs == []
+
+
+async def test_a_read_that_is_given_up_is_silent(redis: Redis, redis_url: str) -> None:
+    await twenty_of_each(redis, redis_url)
+    names = await find(redis, [])
+    with capture_logs() as logs:
+        for turns in range(200):
+            reading = asyncio.create_task(read_waiting(redis, names, {}))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        await redis.ping()
+    assert logs == []
+
+
+async def test_keys_of_others_are_no_lists(redis: Redis, redis_url: str) -> None:
+    for name in ("sidekiq", "shop"):
+        await redis.rpush(name, "a")
+    await redis.sadd("sidekiq:consumers", "a")
+    await redis.hset("shop:consumers", "a", 1)
+    assert await waiting_at(redis, {}) == {}
 
 
 async def test_a_list_is_remembered_while_something_waits_and_forgotten_a_day_after(
@@ -267,10 +310,15 @@ async def test_what_a_user_may_not_read_is_left_out(redis: Redis, redis_url: str
         await redis.execute_command("ACL", "DELUSER", "looks")
     kinds = {(each.kind, each.queue): each.waiting for some in found.values() for each in some}
     assert kinds["lists", "shop:orders"] == 20
-    assert kinds["lists", "elsewhere"] is None
-    assert {kind for kind, _ in kinds} == {"lists"}
+    assert {*kinds} >= {("lists", "shop:orders"), ("lists", "shop:rejects:dead")}
+    assert not any("elsewhere" in queue or kind != "lists" for kind, queue in kinds)
 
 
-def test_what_is_empty_and_has_no_workers_is_not_used() -> None:
-    assert not Waiting("bus", "a", waiting=0, workers=0).is_used
-    assert Waiting("bus", "a", waiting=0, workers=1).is_used
+@pytest.mark.parametrize(
+    ("counts", "is_used", "is_left"),
+    [((0, 0, 0), False, False), ((0, 0, 1), True, False), ((0, 1, 0), True, True), ((1, 0, None), True, False)],
+)
+def test_what_is_in_hand_of_nobody_is_left(counts: tuple[int, int, int | None], is_used: bool, is_left: bool) -> None:
+    waiting, in_hand, workers = counts
+    row = Waiting("bus", "a", waiting=waiting, in_hand=in_hand, workers=workers)
+    assert (row.is_used, row.is_left) == (is_used, is_left)

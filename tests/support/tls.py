@@ -44,6 +44,12 @@ def certificate(directory: Path, last_day: str) -> Path:
     return directory / "certificate.pem"
 
 
+def name_by_subject(certificate: Path) -> str:
+    """Return the name by which OpenSSL finds a certificate in a folder."""
+    words = ["openssl", "x509", "-hash", "-noout", "-in", str(certificate)]
+    return f"{subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()}.0"
+
+
 @asynccontextmanager
 async def encrypted(port: int, certificate: Path, *, clients: Path | None = None) -> AsyncIterator[int]:
     """Yield a TLS port that forwards to the plain ``port``, as managed servers have.

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from penstock.base.log import Log
 from penstock.core.backoff import Backoff
 from penstock.core.link import (
     OTHER_SERVER,
+    SILENT_LOSSES,
     Fate,
     Link,
     LostReply,
@@ -233,14 +235,11 @@ class Thing:
     def __init__(self, *opens: object, **options: Any) -> None:
         self.opened, self.shut_down, self.changes = 0, 0, list[str]()
         self._results = [*opens]
-        given: dict[str, Any] = {"backoff": AT_ONCE, "stable": 0.001} | options
-        self.link = Link(
-            self._open,
-            self._shut,
-            Outage(Log("test"), "away", "back"),
-            changed=lambda error: self.changes.append("up" if error is None else str(error)),
-            **given,
-        )
+        given: dict[str, Any] = {"backoff": AT_ONCE, "stable": 0.001, "changed": self._note} | options
+        self.link = Link(self._open, given.pop("shut", self._shut), Outage(Log("test"), "away", "back"), **given)
+
+    def _note(self, error: Exception | None) -> None:
+        self.changes.append("up" if error is None else str(error))
 
     async def _open(self) -> None:
         self.opened += 1
@@ -269,6 +268,18 @@ async def test_what_is_lost_is_opened_again_and_those_who_wait_hear_of_it() -> N
         assert not thing.link.is_up
         assert await thing.link.wait_up(60)
     assert (thing.opened, thing.changes) == (3, ["Error 111", "up", "it went", "up", "it was closed"])
+
+
+@pytest.mark.parametrize(("losses", "away"), [(3, 0), (4, 1)])
+async def test_parts_that_are_lost_one_after_the_other_are_no_outage(losses: int, away: int) -> None:
+    """A proxy ends idle connections that were opened one after the other; but none may be lost for ever."""
+    lost = ConnectionError("it went")
+    with capture_logs() as lines:
+        async with Thing(None, *[lost] * (losses - 1)) as thing:
+            await eventually(lambda: thing.link.outage._unsaid == SILENT_LOSSES)
+            thing.link.lost(lost)
+            assert await thing.link.wait_up(60)
+    assert [line["event"] for line in lines].count("away") == away
 
 
 async def test_what_is_lost_while_it_is_opened_is_not_up() -> None:
@@ -315,6 +326,26 @@ async def test_what_is_elsewhere_is_shut_to_be_found_anew_and_a_bug_goes_on(erro
             assert await thing.link.wait_up(60)
             assert thing.shut_down == 1
     assert ("exception" in lines[0]) == isinstance(error, KeyError)
+
+
+@pytest.mark.parametrize("slips", ["shut", "changed"])
+async def test_a_slip_of_its_owner_is_said_and_it_is_opened_again(slips: str) -> None:
+    left = [1, 1]
+
+    def changed(error: Exception | None) -> None:
+        if left and error:
+            raise KeyError(left.pop())
+
+    async def shut() -> None:
+        changed(ReadOnlyError("a replica"))
+
+    with capture_logs() as lines:
+        async with Thing(ReadOnlyError("a replica"), **{slips: locals()[slips]}) as thing:
+            assert await thing.link.wait_up(60)
+            with suppress(KeyError):
+                thing.link.lost(ReadOnlyError("a replica"))
+            await eventually(lambda: thing.opened == 3 and thing.link.is_up)
+    assert any("KeyError" in line.get("exception", "") for line in lines)
 
 
 async def test_an_error_that_ends_it_is_heard_and_is_the_last() -> None:

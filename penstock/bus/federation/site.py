@@ -5,10 +5,13 @@ from typing import Any, Final, Required, TypedDict
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from penstock.base.errors import Unauthorized, WrongCall
+from penstock.base.log import Log
 from penstock.bus.federation.socket import MAX_FRAME, OPEN_SECONDS, Socket
+from penstock.core.certificates import Certificates, authorities
 from penstock.core.tasks import Tasks
 
 _SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_log: Final = Log("penstock.bus")
 
 
 class SiteOptions(TypedDict, total=False):
@@ -55,11 +58,15 @@ class Site:
             "user_agent_header": None,
             "additional_headers": {} if in_query else {"Authorization": f"Bearer {secret}"},
         }
-        if scheme == "wss":
-            self.options["ssl"] = tls or ssl.create_default_context()
+        self._tls = (tls or authorities(None, _log)) if scheme == "wss" else None
         self.refused: Unauthorized | None = None
         self._links = [Socket(self) for _ in range(sockets)]
         self._tasks = Tasks()
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context of the next websocket; None if it is not encrypted."""
+        return self._tls.latest() if isinstance(self._tls, Certificates) else self._tls
 
     def check_same(self, options: SiteOptions) -> None:
         """Raise ``WrongCall`` for an option that differs: the websockets are open already."""

@@ -85,7 +85,7 @@ class Socket:
             raise Disconnected(str(error) or type(error).__name__) from error
 
     async def _use(self) -> None:
-        async with connect(self._site.address, **self._site.options) as connection:
+        async with connect(self._site.address, ssl=self._site.tls, **self._site.options) as connection:
             headers = connection.response.headers if connection.response else {}
             self.has_more = HEADER in headers
             said = headers.get(MAX_FRAME_HEADER, "")
