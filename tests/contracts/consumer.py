@@ -1,7 +1,6 @@
 """What a consumer promises: one test for each promise.
 
-The tests run over each driver; what its wire cannot keep is left out with the reason, and what is not kept yet is
-expected to fail, by name.
+The tests run over each driver; what its wire cannot keep is left out with the reason.
 """
 
 import asyncio
