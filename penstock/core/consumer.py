@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mappi
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -47,10 +47,10 @@ class Run(Protocol):
 class Consumers:
     """The consumers of one program's object, which is entered and left: they stop together.
 
-    ``log`` gets what is wrong; ``expected`` is what a program has to write around their calls.
+    ``log`` gets what is wrong; ``expected`` is what a program has to write around their calls: ``async with``.
     """
 
-    def __init__(self, log: Log, expected: str) -> None:
+    def __init__(self, log: Log, expected: str = "async with Consumers(...) as consumers:") -> None:
         self.log, self._expected = log, expected
         self.running = set["Consumer[Any]"]()
         self.stopping = self.is_entered = False
@@ -60,9 +60,18 @@ class Consumers:
         self.tasks = Tasks(log, lambda error: self._unheard.append(("", error)))
         self._watchdog: Watchdog | None = None
 
-    def enter(self) -> None:
+    async def __aenter__(self) -> Self:
         """Begin, perhaps once more."""
         self.stopping, self._stopped, self.is_entered = False, asyncio.Event(), True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End all loops, and raise what nobody has heard yet."""
+        try:
+            await self.leave()
+        finally:
+            await self.close()
+        self.raise_unheard()
 
     def check_entered(self) -> None:
         """Raise ``WrongCall`` outside: leases would not be renewed."""

@@ -58,7 +58,7 @@ class Queues:
         self._signals.check()
         await self.http.open()
         self.http.hurry = inf
-        self.consumers.enter()
+        await self.consumers.__aenter__()
         self._signals.enter(asyncio.get_running_loop())
         return self
 
@@ -68,11 +68,9 @@ class Queues:
         self._signals.leave()
         self.stop()  # loops of other tasks end
         try:
-            await self.consumers.leave()
+            await self.consumers.__aexit__()
         finally:
-            await self.consumers.close()
             await self.http.close()
-        self.consumers.raise_unheard()
 
     def stop(self) -> None:
         """End every loop over tasks: after the task in hand, or at once if it waits for one."""

@@ -101,7 +101,7 @@ class Lists:
 
             self._fallback = ListFallback(self.server.url, await opened(self._outbox, self._own), NAME, self.redis)
         self._signals.enter(asyncio.get_running_loop())
-        self.consumers.enter()
+        await self.consumers.__aenter__()
         self.consumers.tasks.begin(self._cut_silent())
         return self
 
