@@ -92,11 +92,13 @@ class Runner(Generic[I]):
                 return True
         return False
 
-    def take_back(self) -> list[I]:
-        """Return what has not begun, and begin it no more."""
-        found = [*self.suspects, *self.waiting]
-        self.suspects.clear()
+    def take_back(self, *, suspects: bool = True) -> list[I]:
+        """Return what has not begun, and begin it no more; without ``suspects`` leave those, which wait longer."""
+        found = [*self.waiting]
         self.waiting.clear()
+        if suspects:
+            found += self.suspects
+            self.suspects.clear()
         return found
 
     def release(self, item: I) -> None:

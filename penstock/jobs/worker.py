@@ -114,9 +114,9 @@ class Worker:
             self.consumer.left(self)
             self._ended.set()
 
-    def hand_back(self) -> None:
+    def hand_back(self, *, suspects: bool = True) -> None:
         """Hand back what has not begun."""
-        for attempt in attempts_of(self.runner.take_back()):
+        for attempt in attempts_of(self.runner.take_back(suspects=suspects)):
             attempt._reader.release(attempt)
             attempt._reader.settler.settle(attempt, "back")
 
@@ -194,7 +194,7 @@ class Worker:
         if waiting := attempts_of(self.runner.waiting):
             if time.monotonic() - waiting[0]._begun > WAIT_SECONDS / 2:
                 self._seconds = SHORT_SECONDS
-                self.hand_back()
+                self.hand_back(suspects=False)
             else:
                 self._looks = True
                 self._loop.call_later(WAIT_SECONDS, self._look)

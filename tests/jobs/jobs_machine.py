@@ -171,6 +171,8 @@ class Machine(RuleBasedStateMachine):
         for _, entry, _, number in chosen:
             verb = self.verb(outcome, number)
             live = self.is_live(group, entry, who, number)
+            if live and verb == "back" and (suspect := group.open[entry].suspect):
+                live = suspect[1]  # else it was handed back before
             error = f"no {entry} {number}"
             words += self.words(group, entry, number, verb, error, wait)
             expected.append(int(live))
@@ -187,6 +189,9 @@ class Machine(RuleBasedStateMachine):
 
     def end(self, group: Group, entry: str, verb: str, error: str, wait: int) -> None:
         known = group.open[entry]
+        if verb == "back" and known.suspect:
+            known.suspect, known.is_idle = (known.suspect[0], False), True
+            return
         known.suspect = None
         if verb in ("again", "dead"):
             known.errors.append((known.number, error))

@@ -965,7 +965,7 @@ def _settle_jobs(draw: Draw) -> Given:
         "words": words,
         "results": results,
         "stream": jobs_of(draw),
-        "tries": draw.choice([None, {"1-1": '[{"attempt":1}]'}]),
+        "tries": draw.choice([None, {"1-1": '[{"attempt":1}]'}, {"1-1:suspect": draw.choice(["2", "2 out"])}]),
         "name": "s",
     }
 

@@ -127,6 +127,8 @@ async def test_suspects_run_alone_and_are_settled_before_anything_else_begins(ma
     runner.add("b")
     assert runner.holds_back
     assert runner.free == 0
+    assert runner.take_back(suspects=False) == ["b"]
+    runner.add("b")
     await asyncio.sleep(0)
     assert gates.begun == ["a"]
     gates.let("a")

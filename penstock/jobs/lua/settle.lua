@@ -28,7 +28,7 @@
 --   how long it took (s), how long its result is kept (ms; empty: there is none), and the result
 -- Returns 1 for each attempt that was ended, 0 for one that was not its consumer's any more. Run twice: 0.
 local call = redis.call
-local MAX_FIELDS, MAX_FIELD_BYTES = 4000, 1048576
+local MAX_FIELDS, MAX_FIELD_BYTES, LEFT_MS = 4000, 1048576, 1000000000
 local is_plain, now, stamp = not under_way, nil, nil
 for place = 1, #words, 13 do
   if words[place + 2] ~= 'done' or words[place + 1] ~= '1' then is_plain = false break end
@@ -103,6 +103,14 @@ for place = 1, #words, 13 do
     ended[#ended + 1] = 0
   elseif waiting and call('ZSCORE', wait, entry) then  -- it was ended before, and the reply was lost
     ended[#ended + 1] = 0
+  elseif has_tries and outcome == 'back' and seconds == '0' and call('HEXISTS', tries, entry .. ':suspect') == 1 then
+    local many, out = string.match(call('HGET', tries, entry .. ':suspect'), '^(%d+)( ?)')
+    if out ~= '' then  -- it stays a suspect, and is left to who may have such
+      call('HSET', tries, entry .. ':suspect', many)
+      call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', LEFT_MS, 'RETRYCOUNT', attempt, 'JUSTID')
+      is_back = true
+    end
+    ended[#ended + 1] = out ~= '' and 1 or 0
   elseif outcome == 'again' or outcome == 'back' then
     call('HDEL', tries, entry .. ':suspect')
     if outcome == 'again' then call('HSET', tries, entry, errors_with(entry, attempt, err))
