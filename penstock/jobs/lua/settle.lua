@@ -106,7 +106,7 @@ for place = 1, #words, 13 do
   elseif has_tries and outcome == 'back' and seconds == '0' and call('HEXISTS', tries, entry .. ':suspect') == 1 then
     local many, out = string.match(call('HGET', tries, entry .. ':suspect'), '^(%d+)( ?)')
     if out ~= '' then  -- it stays a suspect, and is left to who may have such
-      call('HSET', tries, entry .. ':suspect', many)
+      call('HSET', tries, entry .. ':suspect', string.format('%d', many))
       call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', LEFT_MS, 'RETRYCOUNT', attempt, 'JUSTID')
       is_back = true
     end

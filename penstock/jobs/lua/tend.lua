@@ -115,7 +115,7 @@ local function held_by(owner)
     end
     if #page < PAGE then break end
   end
-  if owner ~= consumer then call('HSET', tries, 'died ' .. owner, many) end -- what it claims itself stays its own
+  if owner ~= consumer then call('HSET', tries, 'died ' .. owner, string.format('%d', many)) end -- what it claims itself stays its own
   return many
 end
 
