@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from penstock.consuming import AT_ONCE, SETTLE_SECONDS
+from penstock.errors import Unavailable
 
 MOST = 10
 """Messages of one call."""
@@ -87,8 +88,9 @@ class SqsSource:
     renew_elsewhere = renew  # clients of boto3 know no event loop
 
     async def give_back_ahead(self) -> None:
-        ahead = [message for message in self._held if message is not self.in_hand]
-        self._held = [message for message in self._held if message is self.in_hand]
+        in_hand = self.in_hand  # once: another thread may hand out
+        ahead = [message for message in self._held if message is not in_hand]
+        self._held = [message for message in self._held if message is in_hand]
         await self._send("change_message_visibility_batch", ahead, VisibilityTimeout=0)
 
     async def give_back(self) -> None:
@@ -103,8 +105,11 @@ class SqsSource:
         """Send ``messages``, and forget those that were accepted."""
         while batch := messages[:MOST]:
             entries = [{"Id": each.id, "ReceiptHandle": each.receipt, **options} for each in batch]
-            await self._call(verb, Entries=entries)
+            answer = await self._call(verb, Entries=entries)
             del messages[: len(batch)]
+            failed = [each for each in answer.get("Failed", ()) if not each["SenderFault"]]
+            if failed:  # not since its lease is over: the queue itself is in trouble
+                raise Unavailable(f"{self.name}: {verb}: {failed}")
 
     async def _call(self, verb: str, **options: Any) -> Any:
         return await asyncio.to_thread(getattr(self._sqs, verb), QueueUrl=self.name, **options)

@@ -36,6 +36,7 @@ class KeepAlive:
         self._instances, self._spawn = instances, spawn
         self._wake = asyncio.Event()
         self._watchdog: Watchdog | None = None
+        self._loop: asyncio.AbstractEventLoop
 
     def add(self, queue: Attached) -> None:
         """Keep ``queue`` alive from now on."""
@@ -84,6 +85,7 @@ class KeepAlive:
     def watch(self) -> None:
         """Have leases renewed, too, while a handler blocks the event loop."""
         if self._watchdog is None:
+            self._loop = asyncio.get_running_loop()
             self._watchdog = Watchdog(_log, LEASE_SECONDS / 3, self._consumed, self._renew_elsewhere)
             self._watchdog.start()
 
@@ -128,7 +130,9 @@ class KeepAlive:
             async with connect(instance.url, name=NAME) as redis:
                 ended = await RENEW(redis, leases=leases, seconds=LEASE_SECONDS, owners=owners)
             for place, each in enumerate(alone, start=1):
-                if place not in ended and -place not in ended:
+                if -place in ended:  # others may have had the queue meanwhile
+                    self._loop.call_soon_threadsafe(each.note_lapse)
+                elif place not in ended:
                     each.note_lease(begun)
 
     def _due(self, now: float) -> list[Attached]:

@@ -126,14 +126,14 @@ class Consumers:
         return next((each.source.facts for each in tuple(self.running) if each.source.in_hand is not None), {})
 
     async def _renew_elsewhere(self) -> None:
-        for consumer in tuple(self.running):
-            await consumer.source.renew_elsewhere()
+        renewals = [consumer.source.renew_elsewhere() for consumer in tuple(self.running)]
+        for end in await asyncio.gather(*renewals, return_exceptions=True):
+            if isinstance(end, Exception):
+                raise end
 
-    def keep_unheard(self, source: Source[Any], error: Exception) -> None:
-        """Keep ``error`` for the next loop over the same, or the end."""
-        self._unheard.append((source.name, error))
-        notes = "; ".join(getattr(error, "__notes__", ()))
-        self.log.error("not settled", **source.facts, reason=f"{error}; {notes}" if notes else str(error))
+    def keep_unheard(self, name: str, error: Exception) -> None:
+        """Keep ``error`` for the next loop over the source ``name``, or the end."""
+        self._unheard.append((name, error))
 
     def raise_unheard(self, name: str | None = None) -> None:
         """Raise the first error that was kept of the source ``name``, by default of any."""
@@ -156,7 +156,7 @@ class Consumer(Generic[I]):
         self._leaving = Turn()
         self._loop: weakref.ref[_Loop] | None = None
         self._keeping = Tasks(consumers.log, self._broke)
-        self._broken: Exception | None = None
+        self._is_broken = False
 
     # Loops
 
@@ -257,8 +257,8 @@ class Consumer(Generic[I]):
         consumers = self._consumers
         consumers.check_entered()
         if self in consumers.running:
-            if self._broken:
-                raise self._broken
+            if self._is_broken:
+                consumers.raise_unheard(self.source.name)
             return
         await self._let_others_leave()
         consumers.raise_unheard(self.source.name)
@@ -267,11 +267,13 @@ class Consumer(Generic[I]):
 
     async def _let_others_leave(self) -> None:
         """Wait for the loops over the same that are ending: what they give back comes first."""
+        if self._consumers.stopping:  # this one begins nothing
+            return
         for _ in range(TURNS):
             await asyncio.sleep(0)  # the loop closes a dropped generator in a task of its own
         for other in tuple(self._consumers.running):
             if other.source.name == self.source.name:
-                if (other._leaving.is_taken and not self._consumers.stopping) or other._is_abandoned:
+                if other._leaving.is_taken or other._is_abandoned:
                     await other.leave(GeneratorExit())
                 elif self.source.alone:
                     raise WrongCall(
@@ -306,7 +308,10 @@ class Consumer(Generic[I]):
                 if ending is None:
                     raise
                 if not _is_told(ending):
-                    consumers.keep_unheard(self.source, error)
+                    consumers.keep_unheard(self.source.name, error)
+                    notes = "; ".join(getattr(error, "__notes__", ()))
+                    reason = f"{error}; {notes}" if notes else str(error)
+                    consumers.log.error("not settled", **self.source.facts, reason=reason)
             finally:
                 consumers.left(self)
                 await self.source.close()
@@ -348,8 +353,8 @@ class Consumer(Generic[I]):
                 failures += 1
 
     def _broke(self, error: Exception) -> None:
-        self._broken = error
-        self._consumers.keep_unheard(self.source, error)
+        self._is_broken = True
+        self._consumers.keep_unheard(self.source.name, error)
 
 
 def _is_told(ending: BaseException) -> bool:

@@ -186,16 +186,17 @@ class Reader:
     ) -> None:
         """Begin attempts: entry, number and fields of each, and how it came: see ``lua/tend.lua``."""
         servers, group = self._worker.servers, self._consumer.group
-        attempts, suspects, dead = list[Attempt](), set[Attempt](), list[Attempt]()
+        attempts, suspects, dead, others = list[Attempt](), set[Attempt](), list[Attempt](), list[Attempt]()
         for entry, number, fields, how in found:
             attempt = Attempt(servers, stream, group, entry, number, fields, is_new=how == NEW)
-            if how == NEW or not self._worker.goes_on(self, attempt):
+            if attempt._only_for != group:
+                others.append(attempt)
+            elif how == NEW or not self._worker.goes_on(self, attempt):
                 (dead if how == DEAD else attempts).append(attempt)
                 if how == SUSPECT:
                     suspects.add(attempt)
         handler = self._worker.options.handlers[stream]
-        if others := [each for each in attempts if each._only_for != group]:
-            attempts = [each for each in attempts if each._only_for == group]
+        if others:
             entries = [each.entry for each in others]  # sent again for another group
             await self.node.command("XACK", encoded(self._keys.stream(stream)), encoded(self._group), *entries)
         for attempt in dead:

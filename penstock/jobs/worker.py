@@ -203,7 +203,9 @@ class Worker:
         await (self._work_batch(unit) if isinstance(unit, Batch) else self._work(unit))
 
     async def _work_batch(self, batch: "Batch") -> None:
-        attempts, reader = batch.attempts, batch.attempts[0]._reader
+        attempts, reader = [each for each in batch.attempts if each.why is None], batch.attempts[0]._reader
+        if not attempts:  # they were lost or cancelled while they waited
+            return
         handler = self.options.handlers[attempts[0].stream]
         failure: BaseException | None = None
         try:
@@ -362,6 +364,7 @@ class Worker:
         if self.runner.forget(attempt):
             reader.release(attempt)
             self._room.set()
+        self.runner.resume()  # suspects may wait for it
 
 
 class Batch:

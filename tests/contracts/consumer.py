@@ -217,7 +217,7 @@ class Contract:
         workers.order.let("a", workers.begun("a")[0].pid)
         await until(fault.met.is_set)
         late.signal(signal.SIGSTOP)  # another of its connections may renew the lease
-        workers.start(lease=workers.driver.shortest)
+        workers.start(lease=4 * workers.driver.shortest)  # so that it has the message until the end
         await workers.until_begun("a", 2)
         fault.late()
         await until(fault.answered.is_set)

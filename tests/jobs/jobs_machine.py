@@ -253,17 +253,18 @@ class Machine(RuleBasedStateMachine):
 
     def adopted(self, group: Group, who: str, most: int) -> dict[str, str]:
         """Take over at most ``most`` of what dead consumers had; return how each came."""
-        came, together = dict[str, str](), 0
+        came, together, suspects = dict[str, str](), 0, 0
         for entry, known in sorted(group.open.items(), key=self.place):
-            if len(came) < most and known.is_idle and known.due is None:
+            is_full = suspects and suspects >= together
+            if len(came) < most and not is_full and known.is_idle and known.due is None:
                 owner = known.who
                 many, is_out = known.suspect or self.suspicion(group, owner, who)
                 is_guilty = is_out and many == 1
                 many = 1 if is_out else many
-                suspects = [*came.values()].count("suspect")
                 if is_guilty and known.number >= ATTEMPTS:
                     came[entry] = "dead"
-                elif not suspects or (many == together and suspects < together):
+                elif not suspects or many == together:
+                    suspects += 1
                     if is_guilty:
                         known.errors.append((known.number, "lost"))
                         known.number += 1

@@ -204,6 +204,24 @@ async def test_nothing_is_claimed_until_those_who_hold_it_could_come_back_to_a_s
         await eventually(lambda: held.begun == [("J0", 2)])
 
 
+async def test_a_job_for_another_group_that_a_dead_consumer_had_is_no_dead_job(jobs: Jobs, redis: Any) -> None:
+    """It was sent again for that group; whoever read it has died before it said that it is not for this one."""
+    await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+    await redis.xadd(STREAM, {"job": "J0", "prd": "p", "for": "other"})
+    [(_, [(entry, _)])] = await redis.xreadgroup(GROUP, "DEAD", {STREAM: ">"})
+    await redis.xclaim(STREAM, GROUP, "DEAD", 0, [entry], idle=70_000, justid=True)
+    one, held = consumer("g", attempts=1), Held()
+    one.job("s")(held)
+    async with working(jobs, one):
+        await eventually(partial(has_none_pending, redis))
+    assert held.begun == []
+    assert not await redis.exists("hfxbus:dead:s")
+
+
+async def has_none_pending(redis: Any) -> bool:
+    return await pending(redis) == []
+
+
 async def test_a_job_that_its_own_consumer_claims_goes_on_and_does_not_begin_again(
     jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,17 +27,19 @@ class Queue:
             del self.waiting[id]
         return {"Messages": [{"Body": body, "MessageId": str(id), "ReceiptHandle": f"r{id}"} for id, body in found]}
 
-    def delete_message_batch(self, **options: Any) -> None:
+    def delete_message_batch(self, **options: Any) -> dict[str, Any]:
         for each in options["Entries"]:
             self.hidden.pop(int(each["Id"]), None)
         self.lost("delete")
+        return {}
 
-    def change_message_visibility_batch(self, **options: Any) -> None:
+    def change_message_visibility_batch(self, **options: Any) -> dict[str, Any]:
         for each in options["Entries"]:
             if each["VisibilityTimeout"]:
                 self.renewed += 1
             elif (id := int(each["Id"])) in self.hidden:
                 self.waiting[id] = self.hidden.pop(id)
+        return {}
 
 
 @pytest.fixture

@@ -96,7 +96,9 @@ async def of_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await consumer.batch() == []
         while consumer._keeping:
             await asyncio.sleep(0)
-        await consumer.batch()
+        with pytest.raises(KeyError) as heard:
+            await consumer.batch()
+    raise heard.value  # once: the end does not raise it again
 
 
 @pytest.mark.parametrize("owner", [of_bus, of_lists, of_consumer])

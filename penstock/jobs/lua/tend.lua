@@ -18,8 +18,9 @@
 -- ARGV attempts   after how many an entry is dead
 -- ARGV from       where to go on looking for entries that were left (`-`: at the first one)
 -- Returns the seconds until something is due, as text (empty: nothing is); the entries: id, number of the attempt, fields, and
--- `again`, `suspect` (it is to be alone, or among suspects) or `dead` (its attempts are used up); those that had been deleted; 1 if the stream is paused; name and time of what is to be repeated; and where to go on looking
--- for entries that were left. Run twice: it claims others.
+-- `again`, `suspect` (it is to be alone, or among suspects) or `dead` (its attempts are used up); those that had been deleted;
+-- 1 if the stream is paused; name and time of what is to be repeated; and where to go on looking for entries that were left.
+-- Run twice: it claims others.
 local call = redis.call
 local PAGE, PAGES, MOVED, BYTES = 100, 10, 100, 1048576
 local time = call('TIME')
@@ -134,7 +135,8 @@ local function adopt(id, owner, attempt)
   many = out ~= '' and 1 or tonumber(many)
   if is_guilty and attempt >= tonumber(attempts) then
     claim(id, attempt, 'dead')
-  elseif given == 0 or (many == together and given < together) then
+  else
+    if given > 0 and many ~= together then return end
     if is_guilty then
       note_death(id, attempt)
       attempt = attempt + 1
@@ -142,6 +144,7 @@ local function adopt(id, owner, attempt)
     together, given = many, given + 1
     call('HSET', tries, id .. ':suspect', string.format('%d out', many))
     claim(id, attempt, 'suspect')
+    if given >= together then left = 0 end
   end
   if #call('XPENDING', stream, group, '-', '+', 1, owner) == 0 then call('HDEL', tries, 'died ' .. owner) end
 end

@@ -38,7 +38,7 @@ THEIRS: Final = (
 """Bytes of the tables that the program fills, and of those that peers do."""
 IDENTITY_BYTES: Final = 16
 MAKING_SECONDS: Final = 5.0
-"""How long whoever reads a store waits for the owner that creates it."""
+"""How long a reader waits for the owner that creates the store."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks at whether the file is still in its directory, as transactions begin."""
 UNREADABLE: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG")
