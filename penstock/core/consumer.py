@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from penstock.base.errors import PenstockError, Unavailable, WrongCall
 from penstock.base.log import Log
 from penstock.core.link import BACKOFF, rest
-from penstock.core.pace import Pace
+from penstock.core.pace import Pace, Prefetch
 from penstock.core.source import SETTLE_SECONDS, Source
 from penstock.core.tasks import Tasks
 from penstock.core.turn import Turn
@@ -47,11 +47,18 @@ class Run(Protocol):
 class Consumers:
     """The consumers of one program's object, which is entered and left: they stop together.
 
-    ``log`` gets what is wrong; ``expected`` is what a program has to write around their calls: ``async with``.
+    ``log`` gets what is wrong; ``expected`` is what a program has to write around their calls: ``async with``;
+    ``blames`` names what runs while the event loop is blocked, by default what is in hand.
     """
 
-    def __init__(self, log: Log, expected: str = "async with Consumers(...) as consumers:") -> None:
-        self.log, self._expected = log, expected
+    def __init__(
+        self,
+        log: Log,
+        expected: str = "async with Consumers(...) as consumers:",
+        *,
+        blames: Callable[[], Mapping[str, object]] | None = None,
+    ) -> None:
+        self.log, self._expected, self._blames = log, expected, blames or self._in_hand
         self.running = set["Consumer[Any]"]()
         self.stopping = self.is_entered = False
         self._stopped = asyncio.Event()
@@ -108,7 +115,7 @@ class Consumers:
         every = consumer.source.renew_every
         if self._watchdog is None or every < self._watchdog.every:
             self._unwatch()
-            self._watchdog = Watchdog(self.log, every, self._in_hand, self._renew_elsewhere)
+            self._watchdog = Watchdog(self.log, every, self._blames, self._renew_elsewhere)
             self._watchdog.start()
 
     def left(self, consumer: "Consumer[Any]") -> None:
@@ -148,11 +155,14 @@ class _Loop:
 
 
 class Consumer(Generic[I]):
-    """Takes the items of ``source``, at most ``most`` at once, and hands them out one by one."""
+    """Takes the items of ``source``, and hands them out one by one.
 
-    def __init__(self, consumers: Consumers, source: Source[I], most: int) -> None:
+    ``prefetch`` says how many are taken at once: a number is the most, fewer are taken while their handling is slow.
+    """
+
+    def __init__(self, consumers: Consumers, source: Source[I], prefetch: int | Prefetch) -> None:
         self._consumers, self.source = consumers, source
-        self._pace = Pace(SETTLE_SECONDS, most)
+        self._prefetch = Pace(SETTLE_SECONDS, prefetch) if isinstance(prefetch, int) else prefetch
         self._leaving = Turn()
         self._loop: weakref.ref[_Loop] | None = None
         self._keeping = Tasks(consumers.log, self._broke)
@@ -229,21 +239,21 @@ class Consumer(Generic[I]):
         await self.enter()
         source, consumers, empty = self.source, self._consumers, 0
         while not consumers.stopping:
-            size = self._pace.size()
+            size = self._prefetch.size()
             if source.failures:  # what failed comes again at once
                 await consumers.pause(BACKOFF.delay_after(source.failures))
             found = await source.take(size)
-            self._pace.begin()
+            self._prefetch.begin()
             if found:
                 return found
             if found is None or consumers.stopping:
                 continue
             begun = monotonic()
             found = await source.wait(size)
-            self._pace.begin()
+            self._prefetch.begin()
             if found:
                 return found
-            empty = 0 if monotonic() - begun > QUICK_SECONDS else empty + 1
+            empty = 0 if found is None or monotonic() - begun > QUICK_SECONDS else empty + 1
             if empty:
                 await consumers.pause(BACKOFF.delay_after(empty))
         return []

@@ -1,6 +1,17 @@
 """How many messages to take at once."""
 
 import time
+from typing import Protocol
+
+
+class Prefetch(Protocol):
+    """How many items to take at once."""
+
+    def begin(self) -> None:
+        """Note that the handling of what was taken begins."""
+
+    def size(self) -> int:
+        """Return how many to take now; 0 for none."""
 
 
 class Pace:

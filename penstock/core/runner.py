@@ -89,8 +89,12 @@ class Runner(Generic[I]):
         for line in (self.waiting, self.suspects):
             if item in line:
                 line.remove(item)
-                return True
-        return False
+                self._changed()
+                break
+        else:
+            return False
+        self.resume()  # suspects may have waited for it
+        return True
 
     def take_back(self, *, suspects: bool = True) -> list[I]:
         """Return what has not begun, and begin it no more; without ``suspects`` leave those, which wait longer."""

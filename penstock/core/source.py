@@ -53,8 +53,11 @@ class Source(Protocol[I]):
         Return None if the lease has ended: others have all that was taken.
         """
 
-    async def wait(self, most: int) -> list[I]:
-        """Wait for items, for a bounded time; none if none came or it fails: then the next ``take`` finds out why."""
+    async def wait(self, most: int) -> list[I] | None:
+        """Wait for items, for a bounded time; none if none came or it fails: then the next ``take`` finds out why.
+
+        Return None if something else has happened, and ``take`` is to be called at once.
+        """
 
     async def interrupt(self) -> None:
         """End a wait."""

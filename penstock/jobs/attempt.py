@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import Unavailable
@@ -12,9 +12,41 @@ from penstock.jobs.keys import names_in
 from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
-    from penstock.jobs.reader import Reader
+    from penstock.core.instance import Instance
 
 DAY: Final = 86_400.0
+
+
+class Origin(Protocol):
+    """Where an attempt comes from, and where its end goes to."""
+
+    @property
+    def node(self) -> "Instance":
+        """Return the server that has its entry."""
+
+    def done(self, attempt: "Attempt", result: tuple[str, bytes] | None = None) -> None:
+        """Settle a job that was done; ``result`` is the key of a value, and the value."""
+
+    def again(self, attempt: "Attempt", error: Any, seconds: float) -> None:
+        """Have it tried again in ``seconds``."""
+
+    def bury(self, attempt: "Attempt", error: Any) -> None:
+        """Settle it as a dead job."""
+
+    def hand_back(self, attempt: "Attempt") -> None:
+        """Let another consumer have it; it loses no attempt."""
+
+    def hand_back_for_a_while(self, attempt: "Attempt", reason: str) -> None:
+        """The same, while the server of its values is away."""
+
+    def ended(self, attempt: "Attempt") -> None:
+        """Note that it runs no more."""
+
+    def let_another_begin(self, unit: "Attempt | Batch") -> None:
+        """Let another job begin in the place of ``unit``, which goes on."""
+
+    def flush(self) -> None:
+        """Settle at once what would be settled at the end of this turn of the loop."""
 
 
 class Attempt(Job):
@@ -28,6 +60,7 @@ class Attempt(Job):
         entry: bytes,
         number: int,
         fields: Sequence[bytes],
+        origin: Origin,
         *,
         is_new: bool = True,
     ) -> None:
@@ -65,9 +98,11 @@ class Attempt(Job):
         self._failure: BaseException | None = None
         self._permit: tuple[str, str] | None = None
         """What its limit has given it: key and holder."""
-        self._reader: Reader
-        self._batch: object = None
+        self._origin = origin
+        self._batch: Batch | None = None
         """What it is handled with."""
+        self._is_suspect = False
+        """Whether it may have ended its consumer: it runs alone, or among suspects."""
 
     @property
     def is_given_up(self) -> bool:
@@ -116,7 +151,7 @@ class Attempt(Job):
 
     def release(self) -> None:
         """Let another job begin in this one's place though it goes on; it is acknowledged when it ends."""
-        self._reader.let_another_begin(self._batch or self)
+        self._origin.let_another_begin(self._batch or self)
 
     def _give_up(self, why: str) -> None:
         """Cancel it."""
@@ -125,3 +160,22 @@ class Attempt(Job):
             self._note_trouble()
             if self._task:
                 self._task.cancel()
+
+
+class Batch:
+    """Attempts that a processor gets together; they count as one for ``concurrency``."""
+
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
+        self.attempts = [*attempts]
+        self._is_suspect = any(attempt._is_suspect for attempt in attempts)
+        for attempt in attempts:
+            attempt._batch = self
+
+
+Unit = Attempt | Batch
+"""What is handled at once."""
+
+
+def attempts_of(units: Iterable[Unit]) -> list[Attempt]:
+    """Return all attempts."""
+    return [each for unit in units for each in (unit.attempts if isinstance(unit, Batch) else [unit])]

@@ -10,9 +10,9 @@ from penstock.base.keys import glob_escaped
 from penstock.base.payload import as_json
 from penstock.core.script import Script
 from penstock.jobs.errors import Cancelled, as_error
+from penstock.jobs.forwarding import CANCELLED, forward_completions
 from penstock.jobs.keys import CAPACITY
 from penstock.jobs.servers import Servers
-from penstock.jobs.settler import CANCELLED, forward_completions
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance

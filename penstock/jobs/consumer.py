@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from penstock.base.errors import WrongCall
 from penstock.core.backoff import Backoff
@@ -21,7 +21,6 @@ from penstock.jobs.threads import Threads
 
 if TYPE_CHECKING:
     from penstock.jobs.attempt import Attempt
-    from penstock.jobs.worker import Worker
 
 DEADLINE: Final = 30.0
 """Seconds that hfxbus gives a processor by default."""
@@ -71,6 +70,29 @@ class Options:
     handlers: dict[str, Handler] = field(default_factory=dict)
 
 
+class Run(Protocol):
+    """What runs a consumer."""
+
+    @property
+    def running(self) -> int:
+        """Return how many jobs run."""
+
+    def resume(self) -> None:
+        """Begin and claim what there is room for, and what is not paused."""
+
+    def look(self) -> None:
+        """Look at once for what is due."""
+
+    def hand_back(self) -> None:
+        """Hand back what has not begun."""
+
+    async def idle(self) -> None:
+        """Return once nothing runs."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
 class Consumer:
     """A group of consumers. Each group gets every job of its streams; within a group each job goes to one consumer.
 
@@ -118,9 +140,9 @@ class Consumer:
         self._threads = Threads()
         self.processes: list[Processes] = []
         """Those of its processors."""
-        self._workers = set["Worker"]()
-        self._playing = asyncio.Event()
-        self._playing.set()
+        self._runs = set[Run]()
+        self.is_paused = False
+        """Whether no job begins."""
 
     def job(
         self,
@@ -199,49 +221,40 @@ class Consumer:
     @property
     def running(self) -> int:
         """Return how many jobs run."""
-        return sum(worker.running for worker in self._workers)
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether no job begins."""
-        return not self._playing.is_set()
+        return sum(run.running for run in self._runs)
 
     async def pause(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Begin no job any more, and wait for those that run. Raise ``PauseTimeout`` after ``timeout`` seconds."""
-        self._playing.clear()
-        for worker in self._workers:
-            worker.resume()
-            worker.hand_back()
+        self.is_paused = True
+        for run in self._runs:
+            run.resume()
+            run.hand_back()
         try:
             async with asyncio.timeout(timeout):
-                for worker in tuple(self._workers):
-                    await worker.idle()
+                for run in tuple(self._runs):
+                    await run.idle()
         except TimeoutError:
             raise PauseTimeout(f"{self.running} jobs of {self.group} still run after {timeout:g} s") from None
 
     def play(self) -> None:
         """Begin jobs again."""
-        self._playing.set()
-        for worker in self._workers:
-            worker.resume()
-            worker.tend()
+        self.is_paused = False
+        for run in self._runs:
+            run.resume()
+            run.look()
 
     def stop(self) -> None:
         """End ``Jobs.run``."""
-        for worker in self._workers:
-            worker.stop()
+        for run in self._runs:
+            run.stop()
 
-    async def may_begin(self) -> None:
-        """Return once jobs may begin."""
-        await self._playing.wait()
+    def joined(self, run: Run) -> None:
+        """Note that ``run`` runs it."""
+        self._runs.add(run)
 
-    def joined(self, worker: "Worker") -> None:
-        """Note that ``worker`` runs it."""
-        self._workers.add(worker)
-
-    def left(self, worker: "Worker") -> None:
-        """Note that ``worker`` has ended."""
-        self._workers.discard(worker)
+    def left(self, run: Run) -> None:
+        """Note that ``run`` has ended."""
+        self._runs.discard(run)
 
 
 def is_coroutine_function(function: Any) -> bool:

@@ -15,6 +15,8 @@ OURS: Final = "py-"
 """What random names of our consumers begin with."""
 INLINE: Final = "v:"
 """What the fields of an entry begin with that have small values of its job. Node ignores them."""
+SILENT_MS: Final = 3_600_000
+"""Milliseconds after which a consumer that has nothing in hand is dead."""
 CAPACITY: Final = 10_000
 """About how many completions and dead jobs a stream keeps."""
 KEPT: Final = b',"kept":true}'

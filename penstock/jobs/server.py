@@ -21,8 +21,8 @@ from penstock.jobs.keys import PREFIX, checked_name
 from penstock.jobs.ledger import Ledger
 from penstock.jobs.producer import DISTRIBUTED, Producer, Route
 from penstock.jobs.repeating import Repeats
+from penstock.jobs.run import Run
 from penstock.jobs.servers import Servers
-from penstock.jobs.worker import Worker
 
 _pause: Final = Script.read(Path(__file__).parent / "lua" / "pause.lua")
 
@@ -46,7 +46,7 @@ class Jobs:
         self.servers = Servers(urls, prefix, routes, patience, self._changed)
         self.keys, self.routes, self.nodes = self.servers.keys, self.servers.routes, self.servers.nodes
         self._is_entered = self._is_stopping = False
-        self._workers = set[Worker]()
+        self._runs = set[Run]()
         self._signals = StopSignals(stop_signals, self.stop)
 
     async def __aenter__(self) -> Self:
@@ -60,7 +60,7 @@ class Jobs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        await asyncio.gather(*(worker.ended() for worker in self._workers))
+        await asyncio.gather(*(run.ended() for run in self._runs))
         self._is_entered = False
         self._signals.leave()
         await self.servers.close()
@@ -81,14 +81,14 @@ class Jobs:
     async def run(self, consumer: Consumer, ledger: Ledger | None = None) -> None:
         """Do the jobs of ``consumer`` until it is stopped; then wait for those in hand. ``ledger`` is a service's."""
         self.check_entered()
-        worker = Worker(self.servers, consumer, ledger)
+        run = Run(self.servers, consumer, ledger)
         if self._is_stopping:
             return
-        self._workers.add(worker)
+        self._runs.add(run)
         try:
-            await worker.run()
+            await run.run()
         finally:
-            self._workers.discard(worker)
+            self._runs.discard(run)
 
     @asynccontextmanager
     async def keeping(self, *streams: str) -> AsyncIterator[None]:
@@ -103,19 +103,19 @@ class Jobs:
             for stream in streams:
                 node = self.node(checked_name("stream", stream, pattern=True))
                 added.append(stream)
-                listens = self.servers.keeper(stream).add(stream)
+                listens = self.servers.recorder(stream).add(stream)
                 async with self.servers.patience.bounded(lambda node=node: f"{node.address}: {node.reason}"):  # type: ignore[misc]
                     await listens.wait()
             yield
         finally:
             for stream in added:
-                await self.servers.keeper(stream).discard(stream)
+                await self.servers.recorder(stream).discard(stream)
 
     def stop(self) -> None:
         """End all consumers that run, or are run from now on: what they have in hand is done, or goes to others."""
         self._is_stopping = True
-        for worker in self._workers:
-            worker.stop()
+        for run in self._runs:
+            run.stop()
 
     @property
     def repeats(self) -> Repeats:
@@ -190,5 +190,5 @@ class Jobs:
             raise WrongCall("expected `async with Jobs(...) as jobs:` around this call")
 
     def _changed(self, node: Instance, error: Exception | None) -> None:
-        for worker in self._workers:
-            worker.note_node(node)
+        for run in self._runs:
+            run.note_node(node)

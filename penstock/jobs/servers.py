@@ -7,9 +7,9 @@ from typing import Final
 from penstock.base.errors import WrongCall
 from penstock.core.instance import Instance, check_url
 from penstock.core.patience import Patience
-from penstock.jobs.keeper import Keeper
 from penstock.jobs.keys import JobKeys, new_id
 from penstock.jobs.outgoing import Outgoing
+from penstock.jobs.recorder import Recorder
 from penstock.jobs.routing import Routes
 
 BUFFER: Final = 10_000
@@ -36,7 +36,7 @@ class Servers:
         self.keys, self.routes, self.patience = JobKeys(prefix), Routes(len(urls), routes), Patience(patience)
         self.nodes = [Instance(url, self.patience, BUFFER, changed, name=NAME) for url in urls]
         self._outgoing = dict[tuple[Instance, str], Outgoing]()
-        self._keepers = dict[Instance, Keeper]()
+        self._recorders = dict[Instance, Recorder]()
 
     def start(self) -> None:
         """Connect to all."""
@@ -46,8 +46,8 @@ class Servers:
 
     async def close(self) -> None:
         """Disconnect."""
-        await asyncio.gather(*(keeper.close() for keeper in self._keepers.values()))
-        self._keepers.clear()
+        await asyncio.gather(*(each.close() for each in self._recorders.values()))
+        self._recorders.clear()
         await asyncio.gather(*(node.close() for node in self.nodes))
 
     def node(self, name: str) -> Instance:
@@ -58,12 +58,12 @@ class Servers:
         """Return an id for a job."""
         return new_id()
 
-    def keeper(self, stream: str) -> Keeper:
-        """Return what keeps completions of Node's consumers on the server of ``stream``."""
+    def recorder(self, stream: str) -> Recorder:
+        """Return what records completions of Node's consumers on the server of ``stream``."""
         node = self.node(stream)
-        if node not in self._keepers:
-            self._keepers[node] = Keeper(node, self.keys)
-        return self._keepers[node]
+        if node not in self._recorders:
+            self._recorders[node] = Recorder(node, self.keys)
+        return self._recorders[node]
 
     async def listening(self, node: Instance, confirmed: "asyncio.Future[None]") -> None:
         """Return once a subscription is ``confirmed``. Raise ``Unavailable`` if that takes longer than patience."""

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.encoding import decoded
 from penstock.core.backoff import Backoff
-from penstock.jobs import Attempt, Consumer, Jobs, tender, worker
+from penstock.jobs import Attempt, Consumer, Jobs, scheduler, source
 from tests.support.harness import PATIENCE
 
 AT_ONCE: Final = Backoff((0.01,), 0, 0)
@@ -39,13 +39,13 @@ async def working(jobs: Jobs, *consumers: Consumer) -> AsyncIterator[None]:
 
 def look_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let consumers look every ``seconds`` for what was left and what is due, however long ``claim_after`` is."""
-    monkeypatch.setattr(tender, "TEND_SHARE", CLAIM_AFTER / seconds)
-    monkeypatch.setattr(tender, "MAX_TEND_SECONDS", seconds)
+    monkeypatch.setattr(scheduler, "LOOK_SHARE", CLAIM_AFTER / seconds)
+    monkeypatch.setattr(scheduler, "MAX_SECONDS", seconds)
 
 
 def renew_every(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let consumers renew every ``seconds`` what they have in hand, while the event loop is blocked, too."""
-    monkeypatch.setattr(worker, "RENEW_SHARE", CLAIM_AFTER / seconds)
+    monkeypatch.setattr(source, "RENEW_SHARE", CLAIM_AFTER / seconds)
 
 
 class Gauge:

@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from penstock.base.encoding import decoded
 from penstock.core.script import Script
 from penstock.jobs.cancelling import _cancel
+from penstock.jobs.in_hand import _renew
 from penstock.jobs.keys import JobKeys
 from penstock.jobs.outgoing import _send
-from penstock.jobs.reader import _renew
-from penstock.jobs.settler import _settle, _trim
-from penstock.jobs.tender import _tend
+from penstock.jobs.scheduler import _tend
+from penstock.jobs.settlement import _settle, _trim
 
 KEYS: Final = JobKeys("p")
 GROUPS: Final = ("g", "h")

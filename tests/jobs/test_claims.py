@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.base.keys import Keys
-from penstock.jobs import Attempt, Jobs, ledger, reader, settler, tender
+from penstock.jobs import Attempt, Jobs, in_hand, ledger, scheduler, settlement
 from tests.jobs.given import (
     Gauge,
     Held,
@@ -189,7 +189,7 @@ async def test_nothing_is_claimed_until_those_who_hold_it_could_come_back_to_a_s
     run = node.run
 
     async def noted(script: Any, **named: Any) -> Any:
-        looks.extend([named["idle"]] if script is tender._tend else [])
+        looks.extend([named["idle"]] if script is scheduler._tend else [])
         return await run(script, **named)
 
     monkeypatch.setattr(node, "run", noted)
@@ -198,7 +198,7 @@ async def test_nothing_is_claimed_until_those_who_hold_it_could_come_back_to_a_s
     node.lost_at, node.back_at = now - 40, now
     async with working(jobs, one):
         await eventually(lambda: len(looks) > 3)
-        assert {*looks} == {tender.NEVER_MS}
+        assert {*looks} == {scheduler.NEVER_MS}
         assert held.begun == []
         node.back_at = node.lost_at + 5  # so short that those who hold it have renewed it
         await eventually(lambda: held.begun == [("J0", 2)])
@@ -268,7 +268,7 @@ async def test_a_job_that_is_claimed_by_its_own_consumer_while_it_is_renewed_is_
 
         async def claimed_first(script: Any, **named: Any) -> Any:
             """Have the claim come between what a renewal says and its reply."""
-            if script is not reader._renew:
+            if script is not in_hand._renew:
                 return await run(script, **named)
             if not renewed:
                 await redis.xclaim(STREAM, GROUP, "ONE", 0, [entry], retrycount=2, justid=True)
@@ -381,7 +381,7 @@ async def test_what_is_claimed_while_its_consumer_stops_is_done_or_handed_back(
     async def stopping(script: Any, **named: Any) -> Any:
         """Have the stop come between a claim and its reply."""
         found = await run(script, **named)
-        if script is tender._tend and found[1]:
+        if script is scheduler._tend and found[1]:
             one.stop()
             await asyncio.sleep(0.1)  # timing: the stop goes on meanwhile
         return found
@@ -441,7 +441,7 @@ async def shorter(redis: Any, length: int) -> bool:
 async def test_HB_D20_names_of_dead_consumers_of_ours_do_not_stay(
     jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settler, "SILENT_MS", -1)
+    monkeypatch.setattr(settlement, "SILENT_MS", -1)
     await redis.xgroup_create(STREAM, GROUP, "0", mkstream=True)
     for name in ("py-dead", "py-has-a-job", "node"):
         await redis.xgroup_createconsumer(STREAM, GROUP, name)

@@ -4,13 +4,14 @@ import asyncio
 import threading
 import time
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.base.errors import WrongCall
 from penstock.core.backoff import Backoff
 from penstock.jobs import Attempt, Consumer, Final, Jobs, PauseTimeout
+from penstock.jobs.attempt import Origin
 from tests.jobs.given import Gauge, Held, completed, consumer, dead, kept, pending, send, working
 from tests.support.harness import PATIENCE, eventually, until
 
@@ -612,7 +613,7 @@ async def test_a_consumer_without_processors_is_refused(jobs: Jobs) -> None:
 
 
 def test_an_attempt_shows_what_processors_need_and_nothing_else(jobs: Jobs) -> None:
-    attempt = Attempt(jobs.servers, "s", "g", b"1-1", 1, [b"prd", b"p", b"job", b"j"])
+    attempt = Attempt(jobs.servers, "s", "g", b"1-1", 1, [b"prd", b"p", b"job", b"j"], cast("Origin", None))
     public = {name for name in dir(attempt) if not name.startswith("_")}
     of_job = {"id", "set", "get", "delete", "push", "pull"}
     of_attempt = {"stream", "group", "entry", "number", "producer", "key", "values", "why", "is_given_up"}

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from penstock.base.errors import Unreadable, WrongCall, WrongType
 from penstock.jobs import Attempt, Jobs
-from penstock.jobs.reader import MAX_VALUE_BYTES
+from penstock.jobs.intake import MAX_VALUE_BYTES
 from tests.jobs.given import consumer, working
 from tests.support.harness import PATIENCE, eventually
 

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from penstock.base.errors import PenstockError, Unavailable, WrongType
-from penstock.jobs import DISTRIBUTED, Attempt, Jobs, reader, settler
+from penstock.jobs import DISTRIBUTED, Attempt, Jobs, settlement
 from penstock.testing.server import EmbeddedServer
 from tests.jobs.given import Held, calls, completed, consumer, dead, look_every, pending, renew_every, send, working
 from tests.support.harness import PATIENCE, eventually
@@ -379,7 +379,7 @@ async def test_a_processor_that_waits_for_the_server_of_its_values_loses_no_atte
     redis: Any, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether its deadline or its patience ends first."""
-    monkeypatch.setattr(reader, "AWAY_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.jobs.in_hand.AWAY_SECONDS", 0.05)
     patience, deadline = (0.1, 30) if form == "patience" else (30, 0.3)  # timing: what ends first does not matter
     with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as other:
         async with Jobs(one.url, other.url, routes={"s": 0}, patience=patience) as jobs:
@@ -447,7 +447,7 @@ async def test_outcomes_that_wait_for_a_full_server_are_renewed_for_longer_than_
     """Nobody else does the jobs again meanwhile, and no attempt is counted."""
     renew_every(monkeypatch, 0.1)
     look_every(monkeypatch, 0.1)
-    monkeypatch.setattr(settler, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(settlement, "AGAIN_SECONDS", 0.01)
     one, other, held = consumer(concurrency=3), consumer(concurrency=3), Held()
     one.job("s", result="out")(held)
     other.job("s", result="out")(held)

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.jobs import Attempt, Consumer, FinishTimeout, Jobs, Rejected
 from penstock.jobs.errors import MAX_MESSAGE
-from penstock.jobs.keeper import MAX_BYTES
 from penstock.jobs.keys import JobKeys
+from penstock.jobs.recorder import MAX_BYTES
 from services.worker.settings import Settings
 from tests.jobs.given import consumer, kept, working
 from tests.support.harness import PATIENCE, eventually

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core.connection import server_time
-from penstock.jobs import Attempt, Jobs, Limit, reader
+from penstock.jobs import Attempt, Jobs, Limit, source
 from tests.jobs.given import Gauge, Held, consumer, pending, send, working
 from tests.support.harness import eventually
 
@@ -40,7 +40,7 @@ async def test_a_limit_holds_for_keys_of_any_characters(jobs: Jobs, redis: Any, 
 
 async def test_a_job_begins_as_soon_as_a_permit_is_given_back(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be given back while the consumer asks for one."""
-    monkeypatch.setattr(reader, "LOOK_SECONDS", 3600)
+    monkeypatch.setattr(source, "LOOK_SECONDS", 3600)
     worker, done = consumer(), list[str]()
 
     @worker.job("s", limit=Limit(concurrency=1))

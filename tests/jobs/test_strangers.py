@@ -12,7 +12,7 @@ import pytest
 from penstock.base.extras import MissingExtra
 from penstock.jobs import Attempt, Jobs, repeating
 from penstock.jobs.errors import MAX_MESSAGE, as_error
-from penstock.jobs.settler import MAX_BYTES, Outcomes
+from penstock.jobs.settlement import MAX_BYTES, Outcomes
 from tests.jobs.given import Held, consumer, dead, kept, look_every, working
 from tests.support.harness import PATIENCE, eventually
 

@@ -540,7 +540,7 @@ async def test_what_was_taken_with_a_message_that_fails_comes_before_it(redis: A
         await redis.flushall()
         await orders.push_many(["1", "2", "3"])
         consumer, order = orders.consumer(prefetch, 1 << 20), []
-        consumer._pace = FullPace(prefetch)  # type: ignore[assignment]
+        consumer._prefetch = FullPace(prefetch)
         async for message in consumer.messages():
             order.append(str(message))
             with suppress(ValueError), message:

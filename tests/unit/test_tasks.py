@@ -23,7 +23,6 @@ BEGINS = ("create_task", "ensure_future")
 LONGER = {
     "common/isolation.py": "between the attempts of one message",
     "penstock/fallback.py": "stores what is under way first",
-    "penstock/jobs/reader.py": "to be rewritten with all that consumes",
     "penstock/spark/cluster.py": "in a thread, where nothing is awaited",
     "penstock/spark/sources/pages.py": "the same",
 }

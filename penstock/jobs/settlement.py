@@ -22,23 +22,20 @@ from penstock.core.script import Fixed, Script
 from penstock.core.tasks import Tasks
 from penstock.core.wire import Reply
 from penstock.jobs.attempt import Attempt
+from penstock.jobs.forwarding import Forwarding
 from penstock.jobs.job import WEEK
-from penstock.jobs.keys import CAPACITY, KEPT, OURS
+from penstock.jobs.keys import CAPACITY, KEPT, OURS, SILENT_MS
 from penstock.jobs.servers import Servers
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
     from penstock.jobs.ledger import Ledger
 
-CANCELLED: Final = "-"
-"""What stands for the group of completions of jobs that were cancelled, where another server publishes them."""
 MAX_SETTLED: Final = 400
 MAX_BYTES: Final = 1 << 24
 """Maximum number of bytes settled at once, unless one attempt has more: meanwhile the server answers nobody."""
 TRIM_AFTER: Final = 1_000
 """Settled jobs after which a stream is trimmed at once."""
-SILENT_MS: Final = 3_600_000
-"""Milliseconds after which a consumer that has nothing in hand is dead."""
 RESULT_MS: Final = int(WEEK * 1000)
 MAX_RESULT: Final = 512
 """Maximum number of bytes of a result that is published with its completion."""
@@ -49,9 +46,7 @@ WORDS: Final = 13
 AGAIN_SECONDS: Final = 1.0
 """How long outcomes wait that the server has not taken for as long as patience says."""
 _lua: Final = Path(__file__).parent / "lua"
-_settle, _trim, _complete, _keep = (
-    Script.read(_lua / f"{verb}.lua") for verb in ("settle", "trim", "complete", "keep")
-)
+_settle, _trim, _keep = (Script.read(_lua / f"{verb}.lua") for verb in ("settle", "trim", "keep"))
 _log: Final = Log("penstock.jobs")
 
 
@@ -86,7 +81,7 @@ class Outcomes:
             self.due = wait if self.due is None else min(wait, self.due)
 
 
-class Settler:
+class Settlement:
     """Settles attempts of ``consumer`` of ``group``; ``due`` hears in how many seconds one is to be tried again.
 
     While the server is away or full, outcomes wait; ``resumed`` is called when it takes them again.
@@ -114,11 +109,9 @@ class Settler:
         """Those whose outcomes wait for the end of this turn of the loop."""
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._tasks, self._forwards = Tasks(_log), Tasks(_log)
+        self._tasks, self.forwarding = Tasks(_log), Forwarding(servers, node, group)
         self._buried = set[Attempt]()
         """What is settled once the values of its job were read."""
-        self._forwarding = dict[str, asyncio.Task[None]]()
-        self._to_forward = set[str]()
         self.settled = dict[str, int]()
         """How many were settled since the last trim, by stream."""
 
@@ -252,7 +245,7 @@ class Settler:
             self._due(0)
         if 0 in ended and (lost := ended.count(0) - self._settle_claimed(outcomes, ended)) and not was_lost:
             _log.warning("jobs were not settled: others have them, or they were cancelled", stream=stream, many=lost)
-        self.forward(stream)
+        self.forwarding.forward(stream)
         self._flush(stream)
 
     def _settle_claimed(self, outcomes: "Outcomes", ended: Sequence[int]) -> int:
@@ -279,24 +272,6 @@ class Settler:
                 silent=SILENT_MS,
             )
 
-    def forward(self, stream: str) -> None:
-        """Publish completions on the server of a stream, if that is another one, while others are settled."""
-        if self._servers.node(stream) is not self._node:
-            self._to_forward.add(stream)
-            if stream not in self._forwarding:
-                self._forwarding[stream] = self._forwards.begin(self._forward(stream))
-
-    async def _forward(self, stream: str) -> None:
-        try:
-            while stream in self._to_forward:
-                self._to_forward.discard(stream)
-                for group in (self._group, CANCELLED):
-                    await forward_completions(self._servers, self._node, stream, group)
-        except (RedisError, OSError, PenstockError) as error:
-            _log.warning("completions wait for the server of their stream", stream=stream, reason=str(error))
-        finally:
-            self._forwarding.pop(stream, None)
-
     async def idle(self) -> None:
         """Return once all outcomes are settled, however long that takes."""
         while self._under_way or self._buried:
@@ -306,7 +281,7 @@ class Settler:
     async def finish(self) -> None:
         """Return once all outcomes are settled, or cannot be."""
         self._ends = True
-        while self._under_way or (waiting := [*self._tasks, *self._forwarding_now()]):
+        while self._under_way or (waiting := [*self._tasks, *self.forwarding.under_way()]):
             if self._under_way:
                 self._changed.clear()
                 with suppress(TimeoutError):
@@ -317,35 +292,10 @@ class Settler:
             if self._node.is_away:
                 break
 
-    def _forwarding_now(self) -> list[asyncio.Task[None]]:
-        return [task for stream, task in self._forwarding.items() if not self._servers.node(stream).is_away]
-
     async def close(self) -> None:
         """Settle nothing more."""
         await self._tasks.cancel()
-        await self._forwards.cancel()
-
-
-async def forward_completions(servers: Servers, node: "Instance", stream: str, group: str) -> None:
-    """Publish completions that ``node`` has for the server of a stream, if that is another one."""
-    target = servers.node(stream)
-    if target is node:
-        return
-    key = encoded(servers.keys.of_group(stream, group)["forward"])
-    while found := await node.command("XRANGE", key, "-", "+", "COUNT", 100):
-        words = list[bytes]()
-        for entry, fields in found:
-            named = dict(zip(fields[::2], fields[1::2], strict=True))
-            words += [entry, named[b"job"], named[b"channel"], named[b"msg"]]
-        await target.run(
-            _complete,
-            done=servers.keys.done(stream),
-            forwarded=servers.keys.forwarded(stream),
-            capacity=CAPACITY,
-            source=f"{servers.nodes.index(node)} {group}",
-            words=words,
-        )
-        await node.command("XDEL", key, *[entry for entry, _ in found])
+        await self.forwarding.close()
 
 
 def message_of(attempt: Attempt, err: bytes, result: tuple[str, bytes] | None) -> bytes:

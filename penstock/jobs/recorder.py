@@ -38,7 +38,7 @@ _record: Final = Script.read(Path(__file__).parent / "lua" / "record.lua")
 _log: Final = Log("penstock.jobs")
 
 
-class Keeper:
+class Recorder:
     """Keeps completions of some streams on their server. Several may do so: a script keeps each once."""
 
     def __init__(self, node: "Instance", keys: JobKeys) -> None:
