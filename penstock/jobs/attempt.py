@@ -33,8 +33,8 @@ class Origin(Protocol):
     def bury(self, attempt: "Attempt", error: Any) -> None:
         """Settle it as a dead job."""
 
-    def hand_back(self, attempt: "Attempt") -> None:
-        """Let another consumer have it; it loses no attempt."""
+    def hand_back(self, attempt: "Attempt", *, has_begun: bool = False) -> None:
+        """Let another consumer have it; it loses no attempt. One that never began is new once more."""
 
     def hand_back_for_a_while(self, attempt: "Attempt", reason: str) -> None:
         """The same, while the server of its values is away."""
@@ -87,7 +87,7 @@ class Attempt(Job):
         self.producer, self.key = decoded(producer), key
         self._task: asyncio.Task[None] | None = None
         self.why: str | None = None
-        """Why it is given up: ``deadline``, ``cancelled``, ``lost`` or ``stop``."""
+        """Why it is given up: ``deadline``, ``cancelled``, ``lost``, ``gone`` or ``stop``."""
         self._is_told = False
         self._begun = time.monotonic()
         self._is_settled = False

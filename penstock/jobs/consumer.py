@@ -83,11 +83,8 @@ class Run(Protocol):
     def look(self) -> None:
         """Look at once for what is due."""
 
-    def hand_back(self) -> None:
-        """Hand back what has not begun."""
-
-    async def idle(self) -> None:
-        """Return once nothing runs."""
+    async def pause(self) -> None:
+        """Begin and read nothing more, hand back what has not begun, and return once nothing runs."""
 
     def stop(self) -> None:
         """End it."""
@@ -226,13 +223,9 @@ class Consumer:
     async def pause(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Begin no job any more, and wait for those that run. Raise ``PauseTimeout`` after ``timeout`` seconds."""
         self.is_paused = True
-        for run in self._runs:
-            run.resume()
-            run.hand_back()
         try:
             async with asyncio.timeout(timeout):
-                for run in tuple(self._runs):
-                    await run.idle()
+                await asyncio.gather(*(run.pause() for run in self._runs))
         except TimeoutError:
             raise PauseTimeout(f"{self.running} jobs of {self.group} still run after {timeout:g} s") from None
 

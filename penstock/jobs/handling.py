@@ -96,10 +96,10 @@ class Handling:
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
         """Settle an attempt that was given up, or whose processor has raised."""
         origin, final = attempt._origin, isinstance(error, FinalError)
-        if attempt.why in ("lost", "cancelled"):
+        if attempt.why in ("lost", "cancelled", "gone"):
             return  # others have it, or nobody
         if attempt.why == "stop" or (attempt.why is None and is_cancelled(error)):
-            origin.hand_back(attempt)
+            origin.hand_back(attempt, has_begun=True)
             return
         if attempt.why == "deadline":
             error = _too_long(self._handlers[attempt.stream])

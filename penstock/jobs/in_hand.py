@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 AWAY_SECONDS: Final = 5.0
 """How long jobs wait whose values cannot be read until they are looked at again."""
+GONE: Final = {"name": "Gone", "message": "the entry of the job was removed from its stream before it was done"}
 MAX_RENEWED: Final = 1_000
 _lua: Final = Path(__file__).parent / "lua"
 _renew: Final = Script.read(_lua / "renew.lua")
@@ -83,9 +84,10 @@ class InHand:
         """As ``Origin.bury``."""
         self._settlement.bury(attempt, error)
 
-    def hand_back(self, attempt: Attempt) -> None:
+    def hand_back(self, attempt: Attempt, *, has_begun: bool = False) -> None:
         """As ``Origin.hand_back``."""
-        self._settlement.settle(attempt, "back")
+        is_new = attempt.number == 1 and not has_begun and not attempt._is_suspect
+        self._settlement.settle(attempt, "unread" if is_new else "back")
 
     def hand_back_for_a_while(self, attempt: Attempt, reason: str) -> None:
         """As ``Origin.hand_back_for_a_while``."""
@@ -144,6 +146,13 @@ class InHand:
         where: dict[str, Any] = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
         _log.warning("another consumer has the job: it was not renewed in time", **where, server=self.node.address)
 
+    def _end_without_entry(self, attempt: Attempt) -> None:
+        """End a job whose entry was removed from the stream: nobody could try it again, and its producer waits."""
+        self._give_up(attempt, "gone")
+        self.bury(attempt, GONE)
+        where: dict[str, Any] = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
+        _log.warning("the entry of a job was removed from its stream before it was done", **where)
+
     def _give_up(self, attempt: Attempt, why: str) -> None:
         attempt._give_up(why)
         if self._runner.forget(attempt):
@@ -164,12 +173,15 @@ class InHand:
 
     async def _renew(self, stream: str, attempts: Sequence[Attempt]) -> None:
         numbers = [attempt.number for attempt in attempts]
-        lost = await self.node.run(_renew, **self._named(stream, attempts))
+        lost, gone = await self.node.run(_renew, **self._named(stream, attempts))
         if self._permits:
             await self._permits.renew([each._permit for each in attempts if each._permit])
-        for attempt, number in zip(attempts, numbers, strict=True) if lost else ():
-            if attempt.entry in lost and attempt.why is None and not attempt._is_settled and attempt.number == number:
-                self.lost(attempt)
+        for attempt, number in zip(attempts, numbers, strict=True) if lost or gone else ():
+            if attempt.why is None and not attempt._is_settled and attempt.number == number:
+                if attempt.entry in lost:
+                    self.lost(attempt)
+                elif attempt.entry in gone:
+                    self._end_without_entry(attempt)
 
     async def renew_elsewhere(self) -> None:
         """Renew in another event loop all whose deadline is not over, without giving up what others have."""

@@ -185,8 +185,11 @@ class Run:
         """Return once ``run`` has ended."""
         await self._ended.wait()
 
-    async def idle(self) -> None:
-        """Return once nothing runs."""
+    async def pause(self) -> None:
+        """Begin and read nothing more, hand back what has not begun, and return once nothing runs."""
+        self.resume()
+        self.hand_back()
+        await asyncio.gather(*(source.end_read() for source in self._sources))
         await self.runner.idle.wait()
 
     async def _finish(self) -> None:

@@ -134,7 +134,7 @@ class Settlement:
             self._keys.channel(attempt.stream, attempt.producer), message, err, f"{wait:.3f}" if wait else 0, values,
             f"{time.monotonic() - attempt._begun:.6f}", RESULT_MS if result else "", value,
         )  # fmt: skip
-        self._add(attempt, words, size, key, wait if outcome in ("again", "back") else None)
+        self._add(attempt, words, size, key, wait if outcome in ("again", "back", "unread") else None)
 
     def _add(self, attempt: Attempt, words: Sequence[Any], size: int, key: str | None, wait: float | None) -> None:
         found = self._outcomes.get(attempt.stream)

@@ -196,6 +196,13 @@ class StreamSource:
         self.outage.over()
         return await self._accept(found) if found else None
 
+    async def end_read(self) -> None:
+        """Return once no read waits any more, which would get what others are there for."""
+        self._wake()
+        with suppress(RedisError, OSError):
+            if self._reading:
+                await self._reading
+
     async def drain(self) -> list[Unit]:
         """Return what a read that is being interrupted has found."""
         with suppress(RedisError, OSError, PenstockError):
@@ -346,6 +353,8 @@ class StreamSource:
             self.has.cancel(stream, encoded(word))
         elif verb == "pause" and stream not in self._intake.paused:
             self._intake.paused.add(stream)
+            self._wake()
+        elif verb == "read":  # what was handed back is new once more
             self._wake()
         elif verb == "play":
             self.scheduler.within(0)

@@ -37,7 +37,7 @@ STEPS: Final[dict[str, dict[str, st.SearchStrategy[Any]]]] = {
     "read": {"of": st.integers(0, 1), "who": st.sampled_from(CONSUMERS), "most": st.integers(1, 3)},
     "settle": {
         "pick": PICK,
-        "outcome": st.sampled_from(["done", "done", "fail", "fail", "back", "final"]),
+        "outcome": st.sampled_from(["done", "done", "fail", "fail", "back", "unread", "unread", "final"]),
         "wait": st.sampled_from([0, 1, 5]),
         "many": st.integers(1, 3),
     },
@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
     def read(self, of: int, who: str, most: int) -> None:
         group = self.groups[of]
         found = self.redis.xreadgroup(group.key, who, {STREAM: ">"}, count=most)
-        wanted = [entry for entry in self.entries[group.position :] if group.ends.get(entry) != "cancelled"][:most]
+        wanted = [entry for entry in self.entries[group.position :] if entry not in group.ends][:most]
         assert [decoded(entry) for _, entries in found for entry, _ in entries] == wanted
         for entry in wanted:
             group.open[entry] = Known(who)
@@ -167,24 +167,38 @@ class Machine(RuleBasedStateMachine):
         group, _, who, _ = some[pick % len(some)]
         mine = [each for each in some if each[0] is group and each[2] == who]
         chosen = [mine[(pick + place) % len(mine)] for place in range(min(many, len(mine)))]
-        words, expected = list[Any](), list[int]()
+        words, expected, unread = list[Any](), list[int](), list[str]()
         for _, entry, _, number in chosen:
-            verb = self.verb(outcome, number)
+            suspect = group.open[entry].suspect if entry in group.open else None
+            verb = self.verb(outcome, number, suspect)
             live = self.is_live(group, entry, who, number)
-            if live and verb == "back" and (suspect := group.open[entry].suspect):
+            if live and verb == "back" and suspect:
                 live = suspect[1]  # else it was handed back before
             error = f"no {entry} {number}"
             words += self.words(group, entry, number, verb, error, wait)
             expected.append(int(live))
             if live:
+                unread += [entry] if verb == "unread" else []
                 self.end(group, entry, verb, error, wait)
             Machine.done[verb if live else "late"] += 1
+        self.undeliver(group, unread)
         for each in (expected, [0] * len(expected)):  # the second time, the reply was lost
             assert self.run(_settle, **self.settling(group, who), words=words) == each
 
-    def verb(self, outcome: str, number: int) -> str:
+    def undeliver(self, group: Group, entries: list[str]) -> None:
+        """Let what was handed back after its first attempt be read once more, if nothing behind it was read."""
+        for entry in sorted(entries, key=self.entries.index, reverse=True):
+            if self.entries.index(entry) == group.position - 1:
+                del group.open[entry]
+                before = self.redis.xrevrange(STREAM, max=f"({entry}", count=1)
+                group.position = self.entries.index(decoded(before[0][0])) + 1 if before else 0
+                Machine.done["undelivered"] += 1
+
+    def verb(self, outcome: str, number: int, suspect: tuple[int, bool] | None) -> str:
         if outcome == "fail":
             return "again" if number < ATTEMPTS else "dead"
+        if outcome == "unread" and (number > 1 or suspect):
+            return "back"
         return {"final": "dead"}.get(outcome, outcome)
 
     def end(self, group: Group, entry: str, verb: str, error: str, wait: int) -> None:
@@ -195,8 +209,8 @@ class Machine(RuleBasedStateMachine):
         known.suspect = None
         if verb in ("again", "dead"):
             known.errors.append((known.number, error))
-        if verb in ("again", "back"):
-            known.due, known.is_free = self.now + wait * (verb == "again"), verb == "back"
+        if verb in ("again", "back", "unread"):
+            known.due, known.is_free = self.now + wait * (verb == "again"), verb != "again"
             return
         del group.open[entry]
         group.ends[entry] = verb
@@ -310,7 +324,7 @@ class Machine(RuleBasedStateMachine):
         if not mine:
             return
         words = [word for pair in mine for word in pair]
-        lost = self.run(_renew, stream=STREAM, group=group.key, consumer=who, words=words)
+        lost, gone = self.run(_renew, stream=STREAM, group=group.key, consumer=who, words=words)
         expected = []
         for entry, number in mine:
             known = group.open.get(entry)
@@ -318,7 +332,7 @@ class Machine(RuleBasedStateMachine):
                 known.is_idle = False
             else:
                 expected.append(entry)
-        assert [*map(decoded, lost)] == expected
+        assert ([*map(decoded, lost)], gone) == (expected, [])
 
     def cancel(self, pick: int) -> None:
         if not self.entries:

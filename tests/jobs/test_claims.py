@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.base.keys import Keys
-from penstock.jobs import Attempt, Jobs, in_hand, ledger, scheduler, settlement
+from penstock.jobs import Attempt, Jobs, Rejected, in_hand, ledger, scheduler, settlement
 from tests.jobs.given import (
     Gauge,
     Held,
@@ -279,7 +279,7 @@ async def test_a_job_that_is_claimed_by_its_own_consumer_while_it_is_renewed_is_
 
         monkeypatch.setattr(jobs.nodes[0], "run", claimed_first)
         await eventually(lambda: len(renewed) >= 2)
-        assert renewed[:2] == [[entry], []]
+        assert renewed[:2] == [[[entry], []], [[], []]]
         may_end.set()
         await eventually(lambda: completed(redis, 1))
     assert [(each.number, each.why) for each in attempts] == [(2, None)]
@@ -507,3 +507,80 @@ async def test_HB_42_kinds_of_errors(jobs: Jobs, redis: Any) -> None:
     assert json.loads(json.dumps(errors.as_error(errors.DeadlineTimeout("x")))) == {
         "name": "DeadlineTimeout", "message": "x", "code": "DEADLINE_TIMEOUT", "errno": "DEADLINE_TIMEOUT",
     }  # fmt: skip
+
+
+async def read_as_node(redis: Any, *streams: str) -> list[str]:
+    """Return what a consumer gets that claims nothing."""
+    found = await redis.xreadgroup(GROUP, "NODE", {f"hfxbus:str:{stream}": ">" for stream in streams})
+    return sorted(fields[b"job"].decode() for _, entries in found for _, fields in entries)
+
+
+async def test_what_is_handed_back_before_it_began_is_new_for_all_that_read(jobs: Jobs, redis: Any) -> None:
+    """Of several streams more jobs are read than can run."""
+    one, held, found = consumer(), Held(), list[str]()
+    for stream in "stu":
+        await redis.xadd(f"hfxbus:str:{stream}", {"prd": "P", "job": stream})
+        one.job(stream)(held)
+
+    async def are_read() -> bool:
+        found.extend(await read_as_node(redis, "s", "t", "u"))
+        return len(found) == 2
+
+    async with working(jobs, one):
+        await eventually(lambda: held.begun)
+        await eventually(are_read)
+        assert sorted([*found, held.begun[0][0]]) == ["s", "t", "u"]
+        for each in found:
+            assert [number for _, number in await pending(redis, each)] == [1]
+        held.let()
+    for each in found:
+        [group] = await redis.xinfo_groups(f"hfxbus:str:{each}")
+        assert (group["entries-read"], group["lag"]) == (1, 0)
+
+
+async def test_a_consumer_that_is_paused_reads_nothing_any_more(jobs: Jobs, redis: Any) -> None:
+    """What its read would get that waited, others would wait for, such as Node's."""
+    one = consumer(concurrency=5)
+    one.job("s")(Held())
+    async with working(jobs, one):
+        await eventually(partial(_blocks, redis))
+        await one.pause()
+        sent = await send(jobs, 4)
+        assert await read_as_node(redis, "s") == sent
+    assert {(each["consumer"], each["times_delivered"]) for each in await _in_hand(redis)} == {(b"NODE", 1)}
+
+
+async def _blocks(redis: Any) -> bool:
+    """Return whether a read waits."""
+    return bool((await redis.info("clients"))["blocked_clients"])
+
+
+async def _in_hand(redis: Any) -> Any:
+    return await redis.xpending_range(STREAM, GROUP, "-", "+", 9)
+
+
+async def test_a_job_whose_entry_is_removed_ends_for_its_producer_with_that_reason(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``capped`` removes it. Nobody could try it again."""
+    renew_every(monkeypatch, 0.05)
+    one, held, why = consumer(), Held(), list[str | None]()
+
+    @one.job("s")
+    async def process(job: Attempt) -> None:
+        try:
+            await held(job)
+        finally:
+            why.append(job.why)
+
+    async with working(jobs, one):
+        sent = await jobs.producer().send("s", jobs.job("J0").set("in", 7), wait_for=["g"])
+        await eventually(lambda: held.begun)
+        await redis.xtrim(STREAM, maxlen=0, approximate=False)
+        with pytest.raises(Rejected) as rejected:
+            await sent.finished(PATIENCE, reject=True)
+        assert why == ["gone"]
+    assert rejected.value.error["name"] == "Gone"
+    [letter] = await dead(redis)
+    assert (letter["job"], letter["values"]) == ("J0", {"in": "7"})
+    assert await pending(redis) == []

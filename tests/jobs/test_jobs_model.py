@@ -18,7 +18,7 @@ def run(here: Any, examples: int, steps: int) -> None:
         run_machine(Machine, examples, steps)
     finally:
         here.config_set("stream-node-max-entries", usual)
-    for what in (*STEPS, "done", "again", "dead", "back", "late", "claimed", "cancelled", "trimmed"):
+    for what in (*STEPS, "done", "again", "dead", "back", "late", "claimed", "cancelled", "trimmed", "undelivered"):
         assert Machine.done[what] > 0, Machine.done
 
 

@@ -2,6 +2,7 @@
 -- its producer.
 --
 -- WITH types: wrong_type
+-- WITH streams: named is_after
 -- KEYS stream     stream  jobs
 -- KEYS later      zset    jobs that wait for their time, by that time (s since the epoch)
 -- KEYS done?      stream  completions of all groups; without it they go to `forward`
@@ -26,21 +27,11 @@ else
   found = (call('XRANGE', stream, entry, entry)[1] or {})[2]
   if not found then return false end
 end
-local fields = {}
-for place = 1, #found, 2 do fields[found[place]] = found[place + 1] end
-
--- Return whether the id `one` is greater than `other`.
-local function is_after(one, other)
-  local ms, seq = string.match(one, '(%d+)-(%d+)')
-  local ms2, seq2 = string.match(other, '(%d+)-(%d+)')
-  return tonumber(ms) > tonumber(ms2) or (ms == ms2 and tonumber(seq) > tonumber(seq2))
-end
-
+local fields = named(found)
 local cancelled = {}
 local groups = call('TYPE', stream).ok == 'stream' and call('XINFO', 'GROUPS', stream) or {}
 for _, each in ipairs(groups) do
-  local group = {}
-  for place = 1, #each, 2 do group[each[place]] = each[place + 1] end
+  local group = named(each)
   if waits or call('XACK', stream, group.name, entry) == 1 or is_after(entry, group['last-delivered-id']) then
     local short = string.sub(group.name, #prefix + 1)
     local message = '{"str":' .. cjson.encode(name) .. ',"grp":' .. cjson.encode(short) .. ',"job":'

@@ -1,6 +1,7 @@
 -- End attempts of one group: done, dead, or to be tried again. What another consumer has by now is left alone.
 --
 -- WITH types: wrong_type
+-- WITH streams: named is_after
 -- WITH tallies: tally write_tallies
 -- WITH events: report write_events
 -- KEYS stream     stream  jobs
@@ -23,7 +24,8 @@
 -- ARGV control    channel of those who consume the stream: they hear of what is handed back
 -- ARGV service    the id of this instance
 -- ARGV history    maximum number of events to keep; 0 for none
--- ARGV words...   thirteen for each attempt: entry, its number, `done`, `again`, `back` or `dead`, job, producer, channel,
+-- ARGV words...   thirteen for each attempt: entry, its number, outcome (`done`, `again`, `dead`, `back`, or `unread` if it goes
+--   back and never began), job, producer, channel,
 --   what is published, the error (JSON; empty for none), how long to wait before the next (s), values of a dead job (JSON),
 --   how long it took (s), how long its result is kept (ms; empty: there is none), and the result
 -- Returns 1 for each attempt that was ended, 0 for one that was not its consumer's any more. Run twice: 0.
@@ -82,6 +84,41 @@ local function note(entry, job, attempt, outcome, took)
   end
 end
 
+local is_back = false
+
+-- Note that an attempt does not count: who claims the entry makes it again.
+local function set_free(entry)
+  call('HSET', tries, entry .. ':free', 1)
+  is_back = true
+end
+
+-- Have entries read again by anybody in the group, also by consumers that claim nothing, if it has read nothing behind them;
+-- others wait to be claimed.
+local function undeliver(entries)
+  local of_group
+  for _, each in ipairs(call('XINFO', 'GROUPS', stream)) do
+    if named(each).name == group then of_group = named(each) end
+  end
+  local last, read = of_group['last-delivered-id'], of_group['entries-read']
+  table.sort(entries, function(one, other) return is_after(one, other) end)
+  for _, entry in ipairs(entries) do
+    if entry == last then
+      local before = call('XREVRANGE', stream, '(' .. entry, '-', 'COUNT', 1)[1]
+      last = before and before[1] or '0-0'
+      call('XACK', stream, group, entry)
+      read = read and read - 1
+    else
+      set_free(entry)
+      call('ZADD', wait, now, entry)
+    end
+  end
+  if last ~= of_group['last-delivered-id'] then
+    if read then call('XGROUP', 'SETID', stream, group, last, 'ENTRIESREAD', string.format('%d', read))
+    else call('XGROUP', 'SETID', stream, group, last) end
+    call('PUBLISH', control, 'read')
+  end
+end
+
 -- What the consumer has in hand between the first and the last entry, in one call; others are asked for one by one.
 local attempts = {}
 if #words > 13 then
@@ -89,7 +126,7 @@ if #words > 13 then
     attempts[each[1]] = each[4]
   end
 end
-local ended, at, is_back, is_trimmed = {}, 0, false, false
+local ended, at, is_trimmed, unread = {}, 0, false, {}
 for place = 1, #words, 13 do
   local entry, attempt, outcome, job, producer, channel, message, err, seconds, values, took, ttl, result =
     unpack(words, place, place + 12)
@@ -111,13 +148,13 @@ for place = 1, #words, 13 do
       is_back = true
     end
     ended[#ended + 1] = out ~= '' and 1 or 0
+  elseif outcome == 'unread' then
+    unread[#unread + 1] = entry
+    attempts[entry] = 0
+    ended[#ended + 1] = 1
   elseif outcome == 'again' or outcome == 'back' then
     call('HDEL', tries, entry .. ':suspect')
-    if outcome == 'again' then call('HSET', tries, entry, errors_with(entry, attempt, err))
-    else
-      call('HSET', tries, entry .. ':free', 1)
-      is_back = true
-    end
+    if outcome == 'again' then call('HSET', tries, entry, errors_with(entry, attempt, err)) else set_free(entry) end
     call('ZADD', wait, now + seconds, entry)
     waiting = true
     note(entry, job, attempt, outcome, tonumber(took))
@@ -149,6 +186,7 @@ for place = 1, #words, 13 do
     ended[#ended + 1] = 1
   end
 end
+if #unread > 0 then undeliver(unread) end
 if is_back then call('PUBLISH', control, 'due 0') end
 write_events(stamp, tonumber(history))
 write_tallies()

@@ -1,5 +1,6 @@
 -- Remove entries from a stream that all of its groups have done, and consumers from a group that have died.
 --
+-- WITH streams: named is_after
 -- KEYS stream     stream  jobs
 -- ARGV group      whose consumers are removed
 -- ARGV prefix     what their names begin with
@@ -9,26 +10,18 @@
 local call = redis.call
 if call('TYPE', stream).ok ~= 'stream' then return 0 end
 
--- Return the smaller one of two ids of entries.
-local function less(one, other)
-  if not one then return other end
-  local ms, seq = string.match(one, '(%d+)-(%d+)')
-  local ms2, seq2 = string.match(other, '(%d+)-(%d+)')
-  if tonumber(ms) < tonumber(ms2) or (ms == ms2 and tonumber(seq) < tonumber(seq2)) then return one end
-  return other
-end
-
 local first
 for _, of in ipairs(call('XINFO', 'GROUPS', stream)) do
-  local found = {}
-  for place = 1, #of, 2 do found[of[place]] = of[place + 1] end
+  local found = named(of)
   local oldest = found['last-delivered-id']
-  if found.pending > 0 then oldest = less(oldest, call('XPENDING', stream, found.name)[2]) end
-  first = less(first, oldest)
+  if found.pending > 0 then
+    local pending = call('XPENDING', stream, found.name)[2]
+    if is_after(oldest, pending) then oldest = pending end
+  end
+  if not first or is_after(first, oldest) then first = oldest end
   if found.name == group then
     for _, each in ipairs(call('XINFO', 'CONSUMERS', stream, group)) do
-      local one = {}
-      for place = 1, #each, 2 do one[each[place]] = each[place + 1] end
+      local one = named(each)
       if one.pending == 0 and one.idle > tonumber(silent) and one.name ~= consumer
         and string.sub(one.name, 1, #prefix) == prefix then
         call('XGROUP', 'DELCONSUMER', stream, group, one.name)

@@ -1,6 +1,7 @@
 -- Find out whether a consumer is one of those that keep what consumers of others publish of a stream.
 --
 -- WITH types: wrong_type
+-- WITH streams: named
 -- KEYS stream     stream  jobs
 -- KEYS keepers    zset    consumers that do so, by when their turn ends (s since the epoch)
 -- ARGV consumer   who asks
@@ -12,13 +13,6 @@
 local call = redis.call
 local refused = wrong_type({zset = {keepers}})
 if refused then return refused end
-
--- Return what an array of names and values in turn says, as a table.
-local function named(pairs_)
-  local found = {}
-  for place = 1, #pairs_, 2 do found[pairs_[place]] = pairs_[place + 1] end
-  return found
-end
 
 local function has_others()
   if call('TYPE', stream).ok ~= 'stream' then return false end
