@@ -3,15 +3,14 @@
 import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from penstock.base.keys import Keys, glob_escaped
+from penstock.base.shape import Shape
+from penstock.core import script
 from penstock.core.acl import CONNECT_COMMANDS, Rights, check_rights, script_commands
 from penstock.core.connection import connect
 from penstock.core.raw_connection import RawConnection
-
-if TYPE_CHECKING:
-    from common.settings.base import ServiceSettings
 
 HINT: Final = "penstock acl FILE prints the line that gives all of them"
 LUA: Final = Path(__file__).parent / "lua"
@@ -48,7 +47,36 @@ DURABLE: Final = {"memory": (), "aof": ("WAITAOF", "LPUSH", "LPOP")}
 """Commands that confirm a batch; every other level waits for replicas."""
 
 
-def least(settings: "ServiceSettings") -> dict[str, Rights]:
+class Wanting(Protocol):
+    """What settings say of the rights that their service needs."""
+
+    redis: str
+    service_redis: str | None
+    redis_namespace: str | None
+    durability: str
+
+    @property
+    def sends(self) -> frozenset[str]:
+        """Return commands of the service's Python code, besides the kernel's."""
+
+    @property
+    def scripts(self) -> tuple[Path, ...]:
+        """Return scripts that it calls, besides the kernel's and those in ``lua`` beside its settings."""
+
+    def shape(self) -> Shape:
+        """Return what its lists are."""
+
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """Return patterns of keys that ``shape`` does not name, by URL."""
+
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """Return patterns of keys that it only reads, by URL."""
+
+    def sends_elsewhere(self) -> frozenset[str]:
+        """Return the commands that it sends to other servers."""
+
+
+def least(settings: Wanting) -> dict[str, Rights]:
     """Return the rights that the service needs, by the URL of the server."""
     keys: dict[str, set[str]] = {settings.redis: set()}
     reads = {url: set(more) for url, more in settings.reads().items()}
@@ -86,10 +114,10 @@ def least(settings: "ServiceSettings") -> dict[str, Rights]:
     }
 
 
-def _commands(settings: "ServiceSettings") -> frozenset[str]:
+def _commands(settings: Wanting) -> frozenset[str]:
     """Return the commands that the service sends to the server of its lists."""
     own = Path(inspect.getfile(type(settings))).parent.glob("lua/*.lua")
-    scripts = [LUA / "adopt.lua", LUA / "lease.lua", LUA / "note.lua", *own, *settings.scripts]
+    scripts = [LUA / "adopt.lua", script.LUA / "lease.lua", LUA / "note.lua", *own, *settings.scripts]
     return KERNEL | settings.sends | of(scripts) | {*DURABLE.get(settings.durability, ("WAIT", "LPUSH", "LPOP"))}
 
 
@@ -98,7 +126,7 @@ def of(scripts: Iterable[Path]) -> frozenset[str]:
     return frozenset[str]().union(*map(script_commands, scripts))
 
 
-async def require_rights(settings: "ServiceSettings", names: Sequence[str]) -> None:
+async def require_rights(settings: Wanting, names: Sequence[str]) -> None:
     """Raise ``Unsuitable`` with all rights that users lack on the service's own servers, for the keys ``names``."""
     rights, space = least(settings), settings.redis_namespace
     if not names and not space:

@@ -60,7 +60,7 @@ class Context(Wired[S], Generic[S]):
         the next; ``settle`` returns True before that, and what was not settled comes again. Raise ``WrongCall`` if the
         settings have not exactly one field of each of the types ``In``, ``Pending`` and ``PopTimeout``.
         """
-        self._settling = SettlingAhead(self) if ahead else Settling(self)
+        self._settling = (SettlingAhead if ahead else Settling)(self, self.take, self.count)
         async for batch in self._settling.batches(most, size):
             yield batch
 

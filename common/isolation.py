@@ -1,14 +1,12 @@
 """Going on after a script has failed by a fault that nobody foresaw: with one message at a time."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
+from common.wired import Wired
 from penstock.core.link import BACKOFF, describe
-
-if TYPE_CHECKING:
-    from common.context import Context
 
 MAX_FAILURES: Final = 3
 """How often a script may fail with a message that is alone, before that message becomes a dead letter."""
@@ -17,8 +15,8 @@ MAX_FAILURES: Final = 3
 class Isolation:
     """Which of the oldest messages go one at a time, since a script has failed with one of them and written nothing."""
 
-    def __init__(self, context: "Context[Any]", limit: int = MAX_FAILURES) -> None:
-        self._context, self._limit = context, limit
+    def __init__(self, run: Wired[Any], limit: int = MAX_FAILURES) -> None:
+        self._run, self._limit = run, limit
         self.alone = 0
         """How many of the oldest messages go one at a time."""
         self.failures = 0
@@ -35,7 +33,7 @@ class Isolation:
 
     async def failed(self, error: ResponseError, messages: Sequence[bytes]) -> None:
         """Log that a script has failed with the oldest ``messages``; pause if it goes on with a message by itself."""
-        log, reason = self._context.log, describe(error)
+        log, reason = self._run.log, describe(error)
         if len(messages) > 1:
             log.error("a script failed", reason=reason, messages=len(messages))
             self.alone = max(self.alone, len(messages))
@@ -43,4 +41,4 @@ class Isolation:
         self.alone, self.failures = max(self.alone, 1), self.failures + 1
         log.error("a script failed", reason=reason, message=messages[0][:200])
         if not self.is_poison:
-            await self._context.pause(BACKOFF.delay_after(self.failures))
+            await self._run.pause(BACKOFF.delay_after(self.failures))

@@ -9,7 +9,6 @@ from redis.asyncio import Redis
 from structlog.typing import FilteringBoundLogger
 
 from common.context import Context
-from common.lease import Lease
 from common.orphans import Orphans
 from common.registered_lists import announce
 from common.registry import Presence, Registry
@@ -17,6 +16,7 @@ from common.settings.base import ServiceSettings
 from penstock.base.keys import Keys
 from penstock.base.shape import shape_json
 from penstock.core.atomic import AtomicWrites
+from penstock.core.lease import Lease
 from penstock.core.metrics import OF_EVERY_SERVICE, count
 
 S = TypeVar("S", bound=ServiceSettings)

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from hashlib import sha1
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from common.in_flight import counters, counting
+from common.in_flight import ArrivalCounter, counters, counting
 from common.isolation import Isolation
 from common.transaction import REFUSED
-from common.wired import FULL_POLL_SECONDS
+from common.wired import FULL_POLL_SECONDS, Wired
 from penstock.base.encoding import encoded
 from penstock.base.errors import WrongCall
 from penstock.base.urls import same_server
@@ -21,9 +21,8 @@ from penstock.core.link import is_of_script
 from penstock.core.read_size import Sizes
 from penstock.core.script import Script
 
-if TYPE_CHECKING:
-    from common.context import Context
-
+Take = Callable[..., Awaitable[object]]
+"""``Context.take``."""
 HOLD, SETTLE = (Script.read(Path(__file__).parent / "lua" / f"{name}.lua") for name in ("hold_batch", "settle_batch"))
 METRICS: Final = ("settled", "delivered", "dead", "dropped", "broken")
 MAX_BATCH: Final = 5_000
@@ -87,15 +86,15 @@ class Places:
 class Settling:
     """Batches of the one list with the role ``in``, through this instance's pending list."""
 
-    def __init__(self, context: "Context[Any]") -> None:
-        settings, keys = context.settings, context.keys
+    def __init__(self, run: Wired[Any], take: Take, count: Callable[[ArrivalCounter | None], Awaitable[None]]) -> None:
+        settings, keys = run.settings, run.keys
         sources = [field for field, role in settings.roles().items() if role.name == "in"]
         if len(sources) != 1 or not settings.pending_lists or not settings.message_wait:
             name = type(settings).__qualname__
             raise WrongCall(f"{name}: batches() needs one field of each of the types In, Pending and PopTimeout")
-        self._context, self._sizes = context, Sizes()
+        self._run, self._take_one, self._count_waited, self._sizes = run, take, count, Sizes()
         self._source: str = getattr(settings, sources[0])
-        self._pending = context.pending(settings.pending_lists[0])
+        self._pending = run.pending(settings.pending_lists[0])
         ends = (end for end in settings.shape().ends if end.use == "writes" and same_server(end.url, settings.redis))
         self._outs = {end.key for end in ends if end.role != "dead"}
         counts = counters(keys)
@@ -103,7 +102,7 @@ class Settling:
         self._held: dict[str, Any] = {
             "pending": self._pending,
             "lease": keys.lease if keys and settings.ordered else None,
-            "token": context.token or 0,
+            "token": run.token or 0,
             **counts,
         }
         self._settled: dict[str, Any] = {**self._held, "source": self._source}
@@ -111,23 +110,23 @@ class Settling:
             self._settled |= {name: keys.metric(name) for name in METRICS} | keys.event_keys
             self._settled["letters"] = keys.dead if settings.dead_letters else None
         self._in_hand: Batch | None = None
-        self._isolation = Isolation(context)
+        self._isolation = Isolation(run)
 
     async def batches(self, most: int, size: int) -> AsyncIterator[Batch]:
         """See ``Context.batches``."""
-        context = self._context
+        run = self._run
         self._check_bound(most)
         self._in_hand = None
         while True:
             batch = await self._take(most, size)
-            while batch is not None and not batch and context.running:
+            while batch is not None and not batch and run.running:
                 batch = await self._wait(most, size)
             if batch:
                 self._in_hand = batch
                 yield batch
                 if self._in_hand is batch:
                     raise WrongCall("a batch was not settled: call settle before you ask for the next one")
-            if not context.running:
+            if not run.running:
                 return
 
     def _check_bound(self, most: int) -> None:
@@ -139,32 +138,32 @@ class Settling:
 
         ``before`` receives what was sent before.
         """
-        context = self._context
-        hold = context.prepared(HOLD, **self._sought(most, size, skip=0))
-        await context.take(self._source, self._pending, context.settings.message_wait, then=hold, before=before)
-        reply = await context.outcome(HOLD, recovers=False)
+        run = self._run
+        hold = run.prepared(HOLD, **self._sought(most, size, skip=0))
+        await self._take_one(self._source, self._pending, run.settings.message_wait, then=hold, before=before)
+        reply = await run.outcome(HOLD, recovers=False)
         if reply is REFUSED:
-            await context.count(self._count)
+            await self._count_waited(self._count)
             return None
         batch = self._read(reply)
-        if not batch and context.outage.server_is_full:  # a full server does not wait
-            await context.pause(FULL_POLL_SECONDS)
+        if not batch and run.outage.server_is_full:  # a full server does not wait
+            await run.pause(FULL_POLL_SECONDS)
         return batch
 
     async def _take(self, most: int, size: int) -> Batch | None:
         """Return the oldest messages, or no messages; None if the server refuses to read them."""
-        reply = await self._context.begin(HOLD, **self._sought(most, size, skip=0))
+        reply = await self._run.begin(HOLD, **self._sought(most, size, skip=0))
         if reply is REFUSED:
             return None
         batch = self._read(reply)
         if not batch:
-            self._context.outage.has_room()
+            self._run.outage.has_room()
         return batch
 
     def _sought(self, most: int, size: int, skip: int) -> dict[str, Any]:
         """Return what to call ``hold_batch.lua`` with."""
         most = 1 if self._isolation.alone else most
-        bounds = {"skip": skip, "batch": most, "bytes": size, "takes": int(self._context.running)}
+        bounds = {"skip": skip, "batch": most, "bytes": size, "takes": int(self._run.running)}
         return {**self._held, "source": self._source, **bounds, **self._sizes.named}
 
     def _read(self, reply: Any) -> Batch:
@@ -208,14 +207,14 @@ class Settling:
 
     async def _settle(self, batch: Batch, named: dict[str, Any]) -> bool:
         """Call ``settle_batch.lua``; return whether the batch was settled."""
-        done = await self._unless_it_fails(batch, self._context.run_unless_full(SETTLE, **named))
+        done = await self._unless_it_fails(batch, self._run.run_unless_full(SETTLE, **named))
         self._in_hand = None
         return bool(done == 1)
 
     async def settle_by(self, script: Script, batch: Batch, named: Mapping[str, Any], *, isolates: bool) -> Any:
         """See ``Context.settle_by``."""
         self._require(batch)
-        running = self._context.run_unless_full(script, **self._held, **as_read(batch), **named)
+        running = self._run.run_unless_full(script, **self._held, **as_read(batch), **named)
         result = await (self._unless_it_fails(batch, running) if isolates else running)
         self._in_hand = None
         return result
@@ -234,7 +233,7 @@ class Settling:
 
     def _require_isolation(self, error: ResponseError) -> None:
         """Raise ``error`` unless a script failed by a fault of its own, and a message can become a dead letter."""
-        if not is_of_script(error) or not self._context.settings.dead_letters:
+        if not is_of_script(error) or not self._run.settings.dead_letters:
             raise error
 
     async def _isolate(self, batch: Batch, error: ResponseError) -> None:
@@ -244,7 +243,7 @@ class Settling:
             return
         plan = {"count": 1, "outs": [], "answers": 0, "broken": {}, "dead": [(1, "poison")], "events": [], "dropped": 0}
         named = {**self._settled, **as_read(batch), "plan": json.dumps(plan), "made": [], "history": 0, "life": 0}
-        if await self._context.run_unless_full(SETTLE, **named, outs=[]) == 1:
+        if await self._run.run_unless_full(SETTLE, **named, outs=[]) == 1:
             self._isolation.passed(1)
 
     def _require(self, batch: Batch) -> None:
@@ -267,7 +266,7 @@ class Settling:
         unknown = [name for name in to if name not in self._outs]
         if unknown:
             raise WrongCall(f"{unknown[0]} is not a list that the settings name for output")
-        if dead and not self._context.settings.dead_letters:
+        if dead and not self._run.settings.dead_letters:
             raise WrongCall("dead letters need redisNamespace, and `buries = True` in the settings")
 
     def _check_answers(self, to: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
@@ -276,7 +275,7 @@ class Settling:
             raise WrongCall(f"{len(to) + len(answers):,} lists: expected at most {MAX_OUTS:,}")
         if both := to.keys() & answers.keys():
             raise WrongCall(f"{min(both)} gets messages and answers: expected a list of its own for answers")
-        if answers and not self._context.settings.dead_letters:
+        if answers and not self._run.settings.dead_letters:
             raise WrongCall("answers that are refused are dead letters: see `dead`")
 
 

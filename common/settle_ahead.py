@@ -1,17 +1,16 @@
 """Batches of a backlog, two at a time: the server settles one and reads another while the caller works on a third."""
 
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
 
 from redis.exceptions import ResponseError
 
-from common.settle import HOLD, SETTLE, Batch, Settling
+from common.in_flight import ArrivalCounter
+from common.settle import HOLD, SETTLE, Batch, Settling, Take
 from common.transaction import REFUSED
+from common.wired import Wired
 from penstock.base.errors import WrongCall
 from penstock.core.script import Script
-
-if TYPE_CHECKING:
-    from common.context import Context
 
 
 class SettlingAhead(Settling):
@@ -21,8 +20,8 @@ class SettlingAhead(Settling):
     before was not settled. Then all that was read ahead is forgotten, and read again.
     """
 
-    def __init__(self, context: "Context[Any]") -> None:
-        super().__init__(context)
+    def __init__(self, run: Wired[Any], take: Take, count: Callable[[ArrivalCounter | None], Awaitable[None]]) -> None:
+        super().__init__(run, take, count)
         self._settles: Batch | None = None
         """The batch that the server settles at present."""
         self._reads = False
@@ -37,19 +36,19 @@ class SettlingAhead(Settling):
     async def batches(self, most: int, size: int) -> AsyncIterator[Batch]:
         """See ``Context.batches``."""
         self._check_bound(most)
-        context = self._context
+        run = self._run
         while True:
             batch = self._ahead or await self._oldest(most, size)
             self._ahead, self._is_all = None, batch is not None and len(batch) == batch.held
             if batch:
-                if context.running and 2 * len(batch) >= most > 1:
-                    await context.start(HOLD, **self._sought(most, size, skip=len(batch)))
+                if run.running and 2 * len(batch) >= most > 1:
+                    await run.start(HOLD, **self._sought(most, size, skip=len(batch)))
                     self._reads = True
                 self._in_hand = batch
                 yield batch
                 if self._in_hand is batch:
                     raise WrongCall("a batch was not settled: call settle before you ask for the next one")
-            if not (context.running or self._ahead):
+            if not (run.running or self._ahead):
                 await self._finish()
                 return
 
@@ -58,10 +57,10 @@ class SettlingAhead(Settling):
 
         The server waits while it still settles that batch, so that no round trip lies between.
         """
-        context = self._context
-        if context.durability.commands or not self._settles:
+        run = self._run
+        if run.durability.commands or not self._settles:
             await self._finish()
-        if self._is_all and context.running:
+        if self._is_all and run.running:
             batch = await self._wait(most, size, self._finish if self._settles else None)
         else:
             await self._finish()
@@ -74,7 +73,7 @@ class SettlingAhead(Settling):
         self._in_hand = None
         if not await self._finish():
             return False
-        await self._context.start(SETTLE, **{**named, "held": self._pending_count})
+        await self._run.start(SETTLE, **{**named, "held": self._pending_count})
         self._settles = batch
         return True
 
@@ -89,12 +88,12 @@ class SettlingAhead(Settling):
         done, failure = True, None
         if settles:
             try:
-                done = await self._context.outcome(SETTLE) == 1
+                done = await self._run.outcome(SETTLE) == 1
             except ResponseError as error:
                 self._require_isolation(error)
                 done, failure = False, error
             self._pending_count -= len(settles)
-        if reads and (reply := await self._context.outcome(HOLD, recovers=False)) is not REFUSED:
+        if reads and (reply := await self._run.outcome(HOLD, recovers=False)) is not REFUSED:
             found = self._read(reply)
             self._pending_count, self._ahead = found.held, found or None
         if not done:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis.asyncio import Redis
 
-from common.lease import Lease
 from penstock.base.encoding import decoded
+from penstock.core.lease import Lease
 from tests.support.clock import Span
 from tests.support.machines import run_machine
 from tests.support.membership import KEYS

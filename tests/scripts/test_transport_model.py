@@ -16,11 +16,11 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from common.durability import Durability
-from common.lease import Lease
 from penstock.base.errors import Fenced, Refused, TargetLost
 from penstock.base.keys import Keys
 from penstock.core import once
 from penstock.core.connection import cancellable
+from penstock.core.lease import Lease
 from penstock.core.link import Outage
 from penstock.core.once import Dead, Outgoing, Target, digest_of
 from penstock.core.raw_connection import Packed, RawConnection

@@ -29,7 +29,7 @@ def in_hand(draw: Draw, messages: list[bytes], count: int) -> Given:
     return {"pending": messages, "held": len(messages), "digest": digest(oldest)}
 
 
-@case("common/lease")
+@case("core/lease")
 def _lease(draw: Draw) -> Given:
     expires = (draw.now + draw.choice([-5, 5])) * 1000
     return {
