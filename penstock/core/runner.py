@@ -4,11 +4,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from time import monotonic
+from typing import Final, Generic, TypeVar
 
 from penstock.base.log import Log
 from penstock.core.tasks import Tasks
 
+TURN_SECONDS: Final = 0.005
+"""How long handlers that do not wait run one after the other before all else has its turn of the event loop."""
 I = TypeVar("I")  # noqa: E741
 
 
@@ -26,9 +29,9 @@ class Runner(Generic[I]):
         concurrency: int,
         log: Log,
         *,
-        counts: Callable[[I], bool],
-        settled: Callable[[], Awaitable[None]],
         changed: Callable[[], None],
+        counts: Callable[[I], bool] = lambda _: True,
+        settled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._handle, self._counts, self._settled, self._changed = handle, counts, settled, changed
         self.concurrency = concurrency
@@ -50,6 +53,8 @@ class Runner(Generic[I]):
         """How many there are, and how many of them are about to look for an item."""
         self._resting = list[asyncio.Future[None]]()
         """What wakes those that have nothing to do."""
+        self._turn_ends = 0.0
+        """When (monotonic) this turn of the event loop is over; 0 before anything was handled in it."""
         self._tasks, self._loop, self._context = Tasks(log), asyncio.get_running_loop(), copy_context()
 
     @property
@@ -140,6 +145,8 @@ class Runner(Generic[I]):
         self._waking -= 1
         try:
             while self._workers <= self.concurrency + len(self._released):
+                while self._is_others_turn():
+                    await asyncio.sleep(0)
                 item = self._next()
                 if item is None:
                     self._resting.append(resting := self._loop.create_future())
@@ -161,6 +168,17 @@ class Runner(Generic[I]):
             self._workers -= 1
             self.resume()
 
+    def _is_others_turn(self) -> bool:
+        """Return whether handlers have had their share of this turn of the event loop."""
+        if self._turn_ends:
+            return monotonic() > self._turn_ends
+        self._turn_ends = monotonic() + TURN_SECONDS
+        self._loop.call_soon(self._begin_turn)
+        return False
+
+    def _begin_turn(self) -> None:
+        self._turn_ends = 0.0
+
     def _end(self, item: I) -> None:
         del self.running[item]
         if item in self._released:
@@ -169,16 +187,16 @@ class Runner(Generic[I]):
             self._busy -= 1
         if item in self._suspected:
             self._suspected.discard(item)
-            if not self._suspected and not self.suspects:
+            if not self._suspected and not self.suspects and self._settled:
                 self._settling = True
-                self._tasks.begin(self._settle())
+                self._tasks.begin(self._settle(self._settled))
         if not self.running:
             self.idle.set()
         self._changed()
 
-    async def _settle(self) -> None:
+    async def _settle(self, settled: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._settled()
+            await settled()
         finally:
             self._settling = False
         self.resume()

@@ -21,12 +21,12 @@ from penstock.outbox.deliveries import Deliveries
 from penstock.outbox.errors import Damaged, DiskFull
 from penstock.outbox.frames import MAX_KEYS_BYTES
 from penstock.outbox.handlers import Function, Handler, Handlers
+from penstock.outbox.handling import Handling
 from penstock.outbox.ids import as_text, new_id
 from penstock.outbox.inbox import Inbox
 from penstock.outbox.keys import Keys, as_keys, message_keys
 from penstock.outbox.lock import Lock
 from penstock.outbox.notes import Noted, note_of, publish_noted
-from penstock.outbox.runner import Runner
 from penstock.outbox.spool import BUS, Spools
 from penstock.outbox.store import SEPARATOR, Copy, Counts, Published, Store
 from penstock.outbox.turns import Turns
@@ -121,7 +121,7 @@ class Outbox:
         self._opened: AsyncExitStack | None = None
         self._is_open = False
         """Also while it closes: handlers that run may still publish."""
-        self._runner: Runner | None = None
+        self._handling: Handling | None = None
         self._spools = set[str]()
         self._warn = Seldom(log.warning)
         self._handlers = Handlers(self._handlers_changed)
@@ -160,7 +160,7 @@ class Outbox:
         if store.peers_bound != self._store_bytes:
             with suppress(DiskFull), store.transaction():  # it is for people: status shows it
                 store.note_peers_bound(self._store_bytes)
-        runner = self._runner = Runner(
+        handling = self._handling = Handling(
             self._reader,
             self._commits,
             self._attempts,
@@ -178,8 +178,8 @@ class Outbox:
             self._allowed,
             self._dedupe,
             self._store_bytes,
-            runner.arrived,
-            Turns(lambda: runner.is_behind),
+            handling.arrived,
+            Turns(lambda: handling.is_behind),
         )
         self._identity = wire.Identity(self._given or "".join(self._bind[:1]), store.identity)
         self._listener: wire.Listener | None = None
@@ -195,7 +195,7 @@ class Outbox:
             if not self._given:
                 self.advertise = self._listener.addresses[0]
                 self._identity = wire.Identity(self.advertise, store.identity)
-        runner.start()
+        handling.start()
         deliveries.start()
 
     # ---- sending
@@ -335,8 +335,8 @@ class Outbox:
         return self._handlers.all(function)
 
     def _handlers_changed(self) -> None:
-        if self._runner is not None:
-            self._runner.start_again()
+        if self._handling is not None:
+            self._handling.start_again()
 
     # ---- state
 
@@ -388,8 +388,8 @@ class Outbox:
         async with opened:
             if self._listener is not None:
                 await self._listener.close()
-            if self._runner is not None:
-                await self._runner.close(seconds)
+            if self._handling is not None:
+                await self._handling.close(seconds)
             await self._deliveries.close()
         self._is_open = False
 

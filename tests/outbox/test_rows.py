@@ -545,8 +545,8 @@ async def test_rs_d16_what_waits_is_on_disk_and_not_in_memory(tmp_path: Path) ->
         assert stored(a.datadir, Store.counts).outgoing == 3002
         await peer.send([WireMessage(number, new_id(), ("k",), b"") for number in range(1, 3001)])
         await eventually(lambda: stored(b.datadir, Store.counts).incoming == 3000)
-        assert b._runner is not None
-        await eventually(lambda: not b._runner._upcoming.in_hand)  # type: ignore[union-attr]
+        assert b._handling is not None
+        await eventually(lambda: not b._handling._upcoming.in_hand)  # type: ignore[union-attr]
 
 
 async def test_rs_d03_commands_that_wait_are_sent_after_a_restart(tmp_path: Path) -> None:

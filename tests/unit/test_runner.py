@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -148,3 +149,22 @@ async def test_suspects_do_not_wait_for_what_was_given_up(make: Make) -> None:
     await eventually(lambda: gates.begun)
     runner.add(["x"], suspects=True)
     await eventually(lambda: gates.begun == ["thread", "x"])
+
+
+async def test_handlers_that_do_not_wait_leave_others_their_turns_of_the_event_loop(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = [1.0], list[int]()
+    monkeypatch.setattr("penstock.core.runner.monotonic", lambda: clock[0])
+    done = list[str]()
+
+    async def handle(item: str) -> None:
+        clock[0] += 0.001
+        done.append(item)
+
+    runner = make(handle, 20)
+    runner.add(map(str, range(200)))
+    while len(done) < 200:
+        seen.append(len(done))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise(seen)) == 6  # of a millisecond each

@@ -8,14 +8,15 @@ Nothing of this is needed where messages are tried for ever.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import Final
 
 from penstock.base.log import Log, describe
 from penstock.core.backoff import Backoff
-from penstock.outbox.commits import GroupCommit, report
+from penstock.core.runner import Runner
+from penstock.core.tasks import Tasks
+from penstock.outbox.commits import GroupCommit
 from penstock.outbox.errors import Damaged, DiskFull
 from penstock.outbox.handlers import Handlers
 from penstock.outbox.message import Message
@@ -27,8 +28,6 @@ QUICK_SECONDS: Final = 0.05
 """A batch whose handlers take less makes the next one larger, one that takes longer smaller."""
 RANGE_BYTES: Final = 4096
 """Of the store that change, at most, for a range of messages that begin."""
-TURN_SECONDS: Final = 0.005
-"""How long one after another runs before other tasks have their turn."""
 RETRY_WRITE_SECONDS: Final = 1.0
 ERROR_CHARACTERS: Final = 2000
 log = Log("outbox")
@@ -51,7 +50,16 @@ class _Run:
                 self.ranges.append((each.seq, each.seq, alone))
 
 
-class Runner:
+class _Attempt:
+    """A message that has begun."""
+
+    __slots__ = ("run", "waiting")
+
+    def __init__(self, waiting: Waiting, run: _Run) -> None:
+        self.waiting, self.run = waiting, run
+
+
+class Handling:
     """Calls ``handlers``, at most ``concurrency`` at once; a message fails for good after ``attempts``, or never."""
 
     def __init__(
@@ -68,21 +76,14 @@ class Runner:
         self._concurrency, self._has_finished = concurrency, finished
         self._handlers = handlers
         self._upcoming = Upcoming(reader, commits, handlers)
-        self._begun = deque[tuple[Waiting, _Run]]()
+        self._pool = Runner[_Attempt](self._run_one, concurrency, log, changed=self._changed)
         self._batch = concurrency
         self._finished, self._failed, self._ended = list[int](), list[Failed](), list[tuple[int, int, bool]]()
         self._is_flushing = self._is_closed = False
-        self._runnable, self._nothing_runs = asyncio.Event(), asyncio.Event()
-        self._running = 0
-        self._tasks = list[asyncio.Task[None]]()
-        self._loop = asyncio.get_running_loop()
+        self._tasks, self._loop = Tasks(log), asyncio.get_running_loop()
 
     def start(self) -> None:
-        create = self._loop.create_task
-        self._tasks = [create(self._begin_all(), name="outbox begins")]
-        self._tasks += [create(self._work_on(), name="outbox handlers") for _ in range(self._concurrency)]
-        for task in self._tasks:
-            task.add_done_callback(report)
+        self._tasks.begin(self._begin_all())
 
     def arrived(self, messages: Sequence[Arrived]) -> None:
         """Take messages that were just stored."""
@@ -99,24 +100,19 @@ class Runner:
 
     async def close(self, seconds: float) -> None:
         """Wait ``seconds`` for handlers that run, then cancel them: they run again at the next start."""
-        self._is_closed = True
-        while self._begun:
-            waiting, run = self._begun.popleft()
-            self._end(waiting, run)
+        self._is_closed = self._pool.is_paused = True
+        for attempt in self._pool.take_back():
+            self._end(attempt)
         self._flush()
         self._upcoming.close()
-        self._runnable.set()
         self._upcoming.news.set()
         try:
             async with asyncio.timeout(seconds):
-                while self._running:
-                    self._nothing_runs.clear()
-                    await self._nothing_runs.wait()
+                await self._pool.idle.wait()
         except TimeoutError:
-            log.warning("handlers are cancelled: they run again at the next start", count=self._running)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            log.warning("handlers are cancelled: they run again at the next start", count=len(self._pool.running))
+        await self._tasks.cancel()
+        await self._pool.close()
         self._flush()
 
     # ---- what begins
@@ -134,7 +130,7 @@ class Runner:
         upcoming = self._upcoming
         while not self._is_closed:
             upcoming.news.clear()
-            if len(self._begun) >= self._batch:
+            if len(self._pool.waiting) >= self._batch:
                 await upcoming.news.wait()
             elif batches := upcoming.next(self._batch):
                 await self._begin(batches)
@@ -144,7 +140,7 @@ class Runner:
     async def _begin(self, batches: Sequence[list[Waiting]]) -> None:
         """Note on disk that each batch begins, then let its handlers run."""
         runs = list[_Run]()
-        begun = list[tuple[Waiting, _Run]]()
+        begun = list[_Attempt]()
         for batch in batches:
             lost = [each for each in batch if self._is_last(each.attempts)]
             for each in lost:
@@ -153,7 +149,7 @@ class Runner:
             left = [each for each in batch if each not in lost] if lost else batch
             if left:
                 runs.append(_Run(left))
-                begun += [(each, runs[-1]) for each in left]
+                begun += [_Attempt(each, runs[-1]) for each in left]
         if not runs:
             return
         while self._attempts is not None:
@@ -164,44 +160,30 @@ class Runner:
             except DiskFull as error:
                 log.error("cannot count attempts: no handler runs", reason=str(error))
                 await asyncio.sleep(RETRY_WRITE_SECONDS)
-        self._begun.extend(begun)
-        self._runnable.set()
+        self._pool.add(begun)
 
     # ---- handlers
 
-    async def _work_on(self) -> None:
-        turn = time.monotonic()
-        while not self._is_closed:
-            if not self._begun:
-                self._runnable.clear()
-                await self._runnable.wait()
-                turn = time.monotonic()
-                continue
-            waiting, run = self._begun.popleft()
-            if len(self._begun) < self._batch:
-                self._upcoming.news.set()
-            if not self._handlers.of(waiting.keys):
-                self._upcoming.put_back(waiting.seq)
-                self._end(waiting, run)
-                continue
-            self._running += 1
-            try:
+    async def _run_one(self, attempt: "_Attempt") -> None:
+        """Have one message handled; end by its cancellation alone."""
+        waiting = attempt.waiting
+        try:
+            if self._handlers.of(waiting.keys):
                 await self._handle(waiting)
-            except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
-                    self._end(waiting, run)
-                    raise
-                self._failed_with(error, waiting)
-            else:
                 self._finished.append(waiting.seq)
-            finally:
-                self._running -= 1
-                if not self._running:
-                    self._nothing_runs.set()
-            self._end(waiting, run)
-            if time.monotonic() - turn > TURN_SECONDS:
-                await asyncio.sleep(0)
-                turn = time.monotonic()
+            else:
+                self._upcoming.put_back(waiting.seq)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
+                raise
+            self._failed_with(error, waiting)
+        finally:
+            self._end(attempt)
+
+    def _changed(self) -> None:
+        """Begin more if there is room."""
+        if len(self._pool.waiting) < self._batch:
+            self._upcoming.news.set()
 
     def _is_cancelled(self) -> bool:
         task = asyncio.current_task()
@@ -234,8 +216,9 @@ class Runner:
             due = self._reader.clock + self._backoff.delay_after(attempts)
             self._failed.append(Failed(waiting.seq, attempts, due, error))
 
-    def _end(self, waiting: Waiting, run: _Run) -> None:
+    def _end(self, attempt: _Attempt) -> None:
         """Note that an attempt has ended, and how is in ``_finished`` or ``_failed``; in neither if it did not run."""
+        run = attempt.run
         run.left -= 1
         if not run.left:
             if self._attempts is not None:
