@@ -52,6 +52,23 @@ class Origin(Protocol):
 class Attempt(Job):
     """A job that a consumer has: its values as of any ``Job``, and what is known of the attempt."""
 
+    why: str | None = None
+    """Why it is given up: ``deadline``, ``cancelled``, ``lost``, ``gone`` or ``stop``."""
+    _is_told = False
+    _is_settled = False
+    _is_suspect = False
+    """Whether it may have ended its consumer: it runs alone, or among suspects."""
+    _asking = 0
+    """Calls of its processor that wait for the server of its values."""
+    _is_stranded = False
+    """Whether that server has kept it from ending: then the attempt does not count."""
+    _failure: BaseException | None = None
+    _permit: tuple[str, str] | None = None
+    """What its limit has given it: key and holder."""
+    _task: "asyncio.Task[None] | None" = None
+    _batch: "Batch | None" = None
+    """What it is handled with."""
+
     def __init__(
         self,
         servers: Servers,
@@ -85,24 +102,8 @@ class Attempt(Job):
         self.stream, self.group, self.entry, self.number = stream, group, entry, number
         """``number`` counts from 1."""
         self.producer, self.key = decoded(producer), key
-        self._task: asyncio.Task[None] | None = None
-        self.why: str | None = None
-        """Why it is given up: ``deadline``, ``cancelled``, ``lost``, ``gone`` or ``stop``."""
-        self._is_told = False
         self._begun = time.monotonic()
-        self._is_settled = False
-        self._asking = 0
-        """Calls of its processor that wait for the server of its values."""
-        self._is_stranded = False
-        """Whether that server has kept it from ending: then the attempt does not count."""
-        self._failure: BaseException | None = None
-        self._permit: tuple[str, str] | None = None
-        """What its limit has given it: key and holder."""
         self._origin = origin
-        self._batch: Batch | None = None
-        """What it is handled with."""
-        self._is_suspect = False
-        """Whether it may have ended its consumer: it runs alone, or among suspects."""
 
     @property
     def is_given_up(self) -> bool:

@@ -42,7 +42,11 @@ MAX_RESULT: Final = 512
 MAX_DEAD_BYTES: Final = 1 << 20
 """Maximum number of bytes of values that a dead job keeps."""
 WORDS: Final = 13
-"""What ``lua/settle.lua`` needs of each attempt."""
+"""What ``lua/settle.lua`` needs of an attempt."""
+FEWER: Final = 4
+"""What it needs of a first one that is done without a result."""
+FEW_BYTES: Final = 64
+"""Of these."""
 AGAIN_SECONDS: Final = 1.0
 """How long outcomes wait that the server has not taken for as long as patience says."""
 _lua: Final = Path(__file__).parent / "lua"
@@ -93,6 +97,8 @@ class Settlement:
     ) -> None:  # fmt: skip
         self._servers, self._node, self._keys = servers, node, servers.keys
         self._group, self._consumer, self._due, self._resumed = group, consumer, due, resumed
+        self._notes = ledger is not None
+        """Whether attempts are noted in a history, with how long they took."""
         self._ledger: dict[str, Any] = ledger.settling if ledger else {"service": "", "history": 0}
         self._outcomes = dict[str, deque[Outcomes]]()
         """What is to be settled, by stream; the last ones may become more."""
@@ -125,6 +131,15 @@ class Settlement:
         """
         attempt._is_settled = True
         self._buried.discard(attempt)
+        if outcome == "done" and not result and attempt.number == 1 and not self._notes and is_plain(attempt.id):
+            self._add(attempt, (attempt.entry, "", attempt.id, attempt.producer), FEW_BYTES, None, None)
+            return
+        self._add_all(attempt, outcome, error, wait, values, result)
+
+    def _add_all(
+        self, attempt: Attempt, outcome: str, error: Any = None, wait: float = 0.0, values: bytes = b"",
+        result: tuple[str, bytes] | None = None,
+    ) -> None:  # fmt: skip
         err = b"" if error is None else as_json(error)
         key, value = (self._keys.payload(attempt.id, result[0]), result[1]) if result else (None, b"")
         message = message_of(attempt, err, result)
@@ -204,6 +219,8 @@ class Settlement:
             "capacity": CAPACITY,
             "name": stream,
             "control": self._keys.control(stream),
+            "channels": self._keys.channel(stream, ""),
+            "head": head_of(stream, self._group),
             **self._ledger,
         }
 
@@ -250,14 +267,18 @@ class Settlement:
 
     def _settle_claimed(self, outcomes: "Outcomes", ended: Sequence[int]) -> int:
         """Settle under their new numbers what this consumer has claimed itself meanwhile; return how many."""
-        count, results = 0, iter(outcomes.results)
-        for place, attempt in enumerate(outcomes.attempts):
-            words = outcomes.words[place * WORDS : (place + 1) * WORDS]
-            result = None if words[11] == "" else next(results)
-            if not ended[place] and words[1] != attempt.number:
+        count, results, at = 0, iter(outcomes.results), 0
+        for attempt, has_ended in zip(outcomes.attempts, ended, strict=True):
+            words = outcomes.words[at : at + (WORDS if outcomes.words[at + 1] else FEWER)]
+            at += len(words)
+            result = next(results) if len(words) == WORDS and words[11] != "" else None
+            if not has_ended and (words[1] or 1) != attempt.number:
+                count += 1
+                if len(words) == FEWER:
+                    self._add_all(attempt, "done")
+                    continue
                 words[1] = attempt.number
                 self._add(attempt, words, outcomes.size // outcomes.many, result, outcomes.due)
-                count += 1
         return count
 
     async def trim(self, stream: str) -> None:
@@ -298,12 +319,20 @@ class Settlement:
         await self.forwarding.close()
 
 
+def is_plain(id: str) -> bool:
+    """Return whether ``id`` is the same in JSON. One with quotes comes from a stranger: no other name has any."""
+    return id.isascii() and id.isprintable() and '"' not in id and "\\" not in id
+
+
+def head_of(stream: str, group: str) -> str:
+    """Return what a completion begins with; the job follows."""
+    return f'{{"str":"{stream}","grp":"{group}","job":"'
+
+
 def message_of(attempt: Attempt, err: bytes, result: tuple[str, bytes] | None) -> bytes:
-    """Return what is published; an id with quotes comes from a stranger, and is the only name that is escaped."""
-    id = attempt.id
-    plain = id.isascii() and id.isprintable() and '"' not in id and "\\" not in id
-    text = id if plain else decoded(as_json(id)[1:-1])
-    head = encoded(f'{{"str":"{attempt.stream}","grp":"{attempt.group}","job":"{text}"')
+    """Return what is published."""
+    text = attempt.id if is_plain(attempt.id) else decoded(as_json(attempt.id)[1:-1])
+    head = encoded(head_of(attempt.stream, attempt.group) + text + '"')
     if result and len(result[1]) <= MAX_RESULT:
         head += b',"val":{"%b":%b}' % (encoded(result[0]), as_json(decoded(result[1])))
     return head + (b',"err":' + err if err else b"") + KEPT

@@ -221,11 +221,14 @@ class Machine(RuleBasedStateMachine):
         job = self.jobs[entry]
         err = json.dumps({"message": error}) if verb in ("again", "dead") else ""
         message = json.dumps({"str": "s", "grp": group.name, "job": job, "end": verb})
+        if verb == "done" and number == 1 and self.entries.index(entry) % 2:
+            return [entry, "", job, "P"]
         result = (60_000, f"{group.name} {entry}") if verb == "done" else ("", "")
         return [entry, number, verb, job, "P", "c", message, err, wait if verb == "again" else 0, "{}", 0, *result]
 
     def settling(self, group: Group, who: str) -> dict[str, Any]:
         more = {"name": "s", "control": "c", "service": "", "history": 0, "capacity": 100_000, "dead": KEYS.dead("s")}
+        more |= {"channels": "c", "head": f'{{"str":"s","grp":"{group.name}","job":"'}
         more |= {"group": group.key, "consumer": who, "done": KEYS.done("s"), **KEYS.of_group("s", group.name)}
         return more | {"results": [f"result:{group.name}:{place}" for place in range(3)]}
 

@@ -944,6 +944,9 @@ def _send(draw: Draw) -> Given:
 def _settle_jobs(draw: Draw) -> Given:
     words, results = list[Any](), list[Any]()
     for entry in ENTRIES[: draw.randint(1, 2)]:
+        if draw.random() < 0.2:
+            words += (entry, "", draw.text(), "p")
+            continue
         ttl = draw.choice(["", 1, HUGE])
         words += (
             entry,
@@ -967,6 +970,7 @@ def _settle_jobs(draw: Draw) -> Given:
         "stream": jobs_of(draw),
         "tries": draw.choice([None, {"1-1": '[{"attempt":1}]'}, {"1-1:suspect": draw.choice(["2", "2 out"])}]),
         "name": "s",
+        "head": '{"job":"',
     }
 
 

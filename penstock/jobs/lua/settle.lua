@@ -24,16 +24,22 @@
 -- ARGV control    channel of those who consume the stream: they hear of what is handed back
 -- ARGV service    the id of this instance
 -- ARGV history    maximum number of events to keep; 0 for none
+-- ARGV channels   what the channels begin with where completions are published; the producer follows
+-- ARGV head       what a completion begins with; the job follows
 -- ARGV words...   thirteen for each attempt: entry, its number, outcome (`done`, `again`, `dead`, `back`, or `unread` if it goes
 --   back and never began), job, producer, channel,
 --   what is published, the error (JSON; empty for none), how long to wait before the next (s), values of a dead job (JSON),
---   how long it took (s), how long its result is kept (ms; empty: there is none), and the result
+--   how long it took (s), how long its result is kept (ms; empty: there is none), and the result; or four for a first attempt
+--   that is done without a result: entry, nothing, job, producer
 -- Returns 1 for each attempt that was ended, 0 for one that was not its consumer's any more. Run twice: 0.
 local call = redis.call
 local MAX_FIELDS, MAX_FIELD_BYTES, LEFT_MS = 4000, 1048576, 1000000000
 local is_plain, now, stamp = not under_way, nil, nil
-for place = 1, #words, 13 do
-  if words[place + 2] ~= 'done' or words[place + 1] ~= '1' then is_plain = false break end
+local many, last, place = 0, nil, 1
+while place <= #words do
+  local number, outcome = words[place + 1], words[place + 2]
+  many, last, place = many + 1, words[place], place + (number == '' and 4 or 13)
+  is_plain = is_plain and (number == '' or number == '1' and outcome == 'done')
 end
 local kinds = {}
 local refused = wrong_type({
@@ -121,15 +127,24 @@ end
 
 -- What the consumer has in hand between the first and the last entry, in one call; others are asked for one by one.
 local attempts = {}
-if #words > 13 then
-  for _, each in ipairs(call('XPENDING', stream, group, words[1], words[#words - 12], #words / 13, consumer)) do
+if many > 1 then
+  for _, each in ipairs(call('XPENDING', stream, group, words[1], last, many, consumer)) do
     attempts[each[1]] = each[4]
   end
 end
 local ended, at, is_trimmed, unread = {}, 0, false, {}
-for place = 1, #words, 13 do
-  local entry, attempt, outcome, job, producer, channel, message, err, seconds, values, took, ttl, result =
-    unpack(words, place, place + 12)
+place = 1
+while place <= #words do
+  local entry, attempt, outcome, job, producer, channel, message, err, seconds, values, took, ttl, result
+  if words[place + 1] == '' then
+    entry, attempt, outcome, job, ttl = words[place], '1', 'done', words[place + 2], ''
+    channel, message = channels .. words[place + 3], head .. job .. '","kept":true}'
+    place = place + 4
+  else
+    entry, attempt, outcome, job, producer, channel, message, err, seconds, values, took, ttl, result =
+      unpack(words, place, place + 12)
+    place = place + 13
+  end
   if ttl ~= '' then at = at + 1 end
   local owned = attempts[entry]
   if not owned then
