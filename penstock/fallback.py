@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError, RedisError
 from penstock.base.errors import Fenced, Full, PenstockError, Refused, Unavailable, Unconfirmed, WrongCall
 from penstock.base.log import Log
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
-from penstock.core.link import BACKOFF, OTHER_SERVER, passes
+from penstock.core.link import OTHER_SERVER, Outage, again, passes
 from penstock.core.once import SMALLEST_LIMIT
 from penstock.core.patience import HURRY_SECONDS
 from penstock.core.tasks import begin
@@ -55,8 +55,8 @@ class _Push(NamedTuple):
     done: "asyncio.Future[Ids]"
 
 
-class Way(ABC):
-    """The way to one list or queue: one batch is under way at a time, and what comes meanwhile is the next."""
+class Destination(ABC):
+    """One list or queue: one batch is under way at a time, and what comes meanwhile is the next."""
 
     def __init__(self, name: str, spool: "Spool", log: Log, kind: str) -> None:
         """``kind`` says in the log, and in errors, what ``name`` is the name of."""
@@ -72,7 +72,8 @@ class Way(ABC):
         self._taken = SMALLEST_LIMIT
         """The size of the largest message that the server takes, as far as is known."""
         self._news = asyncio.Event()
-        self._is_away = False
+        self.outage = Outage(log, "pushes wait on disk", "pushes reach the server again", **{kind: name})
+        self.outage.over(unsaid=0)  # what a lost connection has had stored is said
         self._storing: asyncio.Task[None] | None = None
         self._task = begin(self._run(), log)
         self._task.add_done_callback(self._ended)
@@ -96,9 +97,8 @@ class Way(ABC):
     async def leave(self) -> None:  # noqa: B027
         """Disconnect for good."""
 
-    async def rest(self, failures: int, error: Exception) -> None:
-        """Wait before the next attempt. ``failures`` attempts in a row have failed, the last with ``error``."""
-        await asyncio.sleep(BACKOFF.delay_after(failures))
+    async def wait(self, error: Exception) -> None:  # noqa: B027
+        """Wait for more than time before the next attempt, if that could not succeed before."""
 
     async def before_storing(self) -> None:  # noqa: B027
         """Store what the next program needs. Raise ``DiskFull``."""
@@ -133,7 +133,7 @@ class Way(ABC):
     @property
     def is_sending(self) -> bool:
         """Return whether what waits on disk is being sent."""
-        return bool(self.spool.count) and not self._is_away and not self._task.done()
+        return bool(self.spool.count) and self.outage.reason is None and not self._task.done()
 
     async def close(self) -> None:
         """Send nothing any more, and store what is under way."""
@@ -154,17 +154,14 @@ class Way(ABC):
             _finish(self._queue.popleft(), self._why_ended())
 
     async def _run(self) -> None:
-        failures = 0
+        await again(self._send_on, self.outage, lasts=_is_bug, mend=self._trouble, ends_outage=False)
+
+    async def _send_on(self) -> None:
         while True:
             if not self._queue and not self.spool.count:
                 self._news.clear()
                 await self._news.wait()
-            try:
-                await self._step()
-                failures = 0
-            except (RedisError, OSError, PenstockError) as error:
-                await self._trouble(error)
-                await self.rest(failures := failures + 1, error)
+            await self._step()
 
     async def _step(self) -> None:
         """Send one batch: of what waits on disk, or else of the queue."""
@@ -179,7 +176,7 @@ class Way(ABC):
             place, reason = await self._first_too_large(messages)
             if reason and not place:
                 await self.spool.set_aside(reason)
-                self._log.error("a message is a dead letter", **self._labels, reason=reason)
+                self._log.error("a message is a dead letter", **{self._kind: self.name}, reason=reason)
                 return
             messages = messages[:place]
             many, _ = await self._send(messages)
@@ -246,38 +243,30 @@ class Way(ABC):
         if not 0 <= many <= len(messages):
             raise ConnectionError("the server has lost messages that it had confirmed")
         self._last = last
-        if self._is_away and many == len(messages):
-            self._is_away = False
+        if many == len(messages) and self.outage.reason is not None:
             self.spool.trouble.note("")
-            self._log.info("pushes reach the server again", **self._labels)
+            self.outage.over(unsaid=0)
         return many, ids
 
     def _full(self, ids: Ids) -> Full:
         return Full(f"{self._kind} {self.name} is full: it holds as many messages as its maxsize", [*ids])
 
-    @property
-    def _labels(self) -> dict[str, str]:
-        return {self._kind: self.name}
-
-    async def _trouble(self, error: Exception) -> None:
+    async def _trouble(self, error: Exception, _: bool) -> None:
         """Store what could not be sent; what waiting cannot mend goes to those who push."""
         self._is_met, self._taken = False, SMALLEST_LIMIT
         await self.lost(error)
-        reason = str(error).removeprefix(OTHER_SERVER)
-        self.spool.trouble.note(reason)
-        if not self._is_away:
-            self._is_away = True
-            self._log.warning("pushes wait on disk", **self._labels, reason=reason)
+        self.spool.trouble.note(str(error).removeprefix(OTHER_SERVER))
         is_fenced = isinstance(error, Fenced)
         if is_fenced:  # the server has lost the ledger, or a copy of the outbox has sent: it refused what was sent now
             self._last, self._sent = None, 0
         if passes(error) or is_fenced:
             self._storing = begin(self._store_queue(str(error)), self._log)
             await asyncio.shield(self._storing)
-            return
-        self._sent = 0
-        while self._queue:
-            _finish(self._queue.popleft(), error)
+        else:
+            self._sent = 0
+            while self._queue:
+                _finish(self._queue.popleft(), error)
+        await self.wait(error)
 
     async def _store_queue(self, why: str) -> None:
         """Store all pushes that have no reply, those first that may have arrived. Others queue up behind them."""
@@ -307,7 +296,7 @@ class Way(ABC):
                     _finish(push, problem)
 
 
-W = TypeVar("W", bound=Way)
+W = TypeVar("W", bound=Destination)
 
 
 class Fallback(ABC, Generic[W]):
@@ -315,31 +304,31 @@ class Fallback(ABC, Generic[W]):
 
     def __init__(self, spools: "Spools") -> None:
         self._spools = spools
-        self._ways = {each: self._new(each) for each in self._spools.names()}
+        self._destinations = {each: self._new(each) for each in self._spools.names()}
 
     @abstractmethod
     def _new(self, name: bytes) -> W:
-        """Return a way to what has this name."""
+        """Return what pushes to what has this name."""
 
-    def _way(self, name: bytes) -> W:
-        way = self._ways.get(name)
-        if way is None:
-            way = self._ways[name] = self._new(name)
-        return way
+    def _destination(self, name: bytes) -> W:
+        destination = self._destinations.get(name)
+        if destination is None:
+            destination = self._destinations[name] = self._new(name)
+        return destination
 
     @property
     def waiting(self) -> int:
         """Return how many messages wait on disk."""
-        return sum(way.spool.count for way in self._ways.values())
+        return sum(destination.spool.count for destination in self._destinations.values())
 
     async def close(self) -> None:
         """Send what waits if the server is there, for some seconds; the next program with the outbox sends the rest."""
-        sending = [*self._ways.values()]
+        sending = [*self._destinations.values()]
         with suppress(builtins.TimeoutError):
             async with asyncio.timeout(HURRY_SECONDS):
-                while sending := [way for way in sending if way.is_sending]:
+                while sending := [destination for destination in sending if destination.is_sending]:
                     await asyncio.sleep(CLOSE_SECONDS)
-        await asyncio.gather(*(way.close() for way in self._ways.values()))
+        await asyncio.gather(*(destination.close() for destination in self._destinations.values()))
         self._spools.release()
 
 
@@ -350,6 +339,10 @@ async def opened(outbox: "Outbox | str | Path", until: AsyncExitStack) -> "Outbo
     from penstock.outbox import Outbox  # only here: it needs the extra `outbox`
 
     return await until.enter_async_context(Outbox(datadir=outbox))
+
+
+def _is_bug(error: Exception) -> bool:
+    return not isinstance(error, RedisError | OSError | PenstockError)
 
 
 def _stored(push: _Push, future: "asyncio.Future[None]") -> None:
@@ -367,4 +360,4 @@ def _finish(push: _Push, error: Exception | None = None, ids: Ids = ()) -> None:
         push.done.set_exception(error)
 
 
-__all__ = ["Fallback", "Ids", "Met", "Sent", "Way", "opened"]
+__all__ = ["Destination", "Fallback", "Ids", "Met", "Sent", "opened"]

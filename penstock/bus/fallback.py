@@ -21,7 +21,7 @@ from penstock.core.connection import connect
 from penstock.core.instance import Instance
 from penstock.core.once import too_large
 from penstock.core.raw_connection import Packed
-from penstock.fallback import Fallback, Ids, Met, Sent, Way, opened
+from penstock.fallback import Destination, Fallback, Ids, Met, Sent, opened
 
 if TYPE_CHECKING:
     from penstock.bus.homes import Homes
@@ -100,11 +100,11 @@ class BusOutbox:
         return self._fallback.waiting if self._fallback else 0
 
     def add(self, name: str, options: Options, bodies: list[bytes]) -> "asyncio.Future[Ids]":
-        """Push to the queue ``name``, which is created with ``options`` if it does not exist: see ``Way.add``."""
+        """Push to the queue ``name``, which is created with ``options`` if there is none: see ``Destination.add``."""
         return self.start().add(name, options, bodies)
 
 
-class QueueFallback(Fallback["QueueWay"]):
+class QueueFallback(Fallback["QueueDestination"]):
     """All queues of a bus: an outbox knows it by its first server."""
 
     def __init__(self, outbox: "Outbox", first: str, homes: "Homes", until_changed: Wait) -> None:
@@ -114,26 +114,26 @@ class QueueFallback(Fallback["QueueWay"]):
 
     def add(self, name: str, options: Options, bodies: list[bytes]) -> "asyncio.Future[Ids]":
         """See ``BusOutbox.add``."""
-        if len(self._ways) >= self._most:
+        if len(self._destinations) >= self._most:
             self._forget_idle()
-        way = self._way(encoded(name))
-        way.options = options
-        return way.add(bodies)
+        destination = self._destination(encoded(name))
+        destination.options = options
+        return destination.add(bodies)
 
     def _forget_idle(self) -> None:
-        """End the ways on which nothing waits: a program may use any number of names, one after the other."""
-        for name, way in [*self._ways.items()]:
-            if way.is_idle:
-                way.end()
-                del self._ways[name]
-        self._most = max(MANY, 2 * len(self._ways))
+        """End those for which nothing waits: a program may use any number of names, one after the other."""
+        for name, destination in [*self._destinations.items()]:
+            if destination.is_idle:
+                destination.end()
+                del self._destinations[name]
+        self._most = max(MANY, 2 * len(self._destinations))
 
-    def _new(self, name: bytes) -> "QueueWay":
-        return QueueWay(decoded(name), self._outbox, self._spools, self._homes, self._until_changed)
+    def _new(self, name: bytes) -> "QueueDestination":
+        return QueueDestination(decoded(name), self._outbox, self._spools, self._homes, self._until_changed)
 
 
-class QueueWay(Way):
-    """The way to one queue, wherever it is.
+class QueueDestination(Destination):
+    """One queue, wherever it is.
 
     It is created if it does not exist, also by a program that has not attached to it: its options are a note in the
     outbox, written when the first messages are stored there.
@@ -175,9 +175,8 @@ class QueueWay(Way):
         async with connect(self._instance.url) as redis:
             return await too_large(redis, size)
 
-    async def rest(self, failures: int, error: Exception) -> None:
-        await super().rest(failures, error)
-        if failures > OFTEN and isinstance(error, ConnectionError):
+    async def wait(self, error: Exception) -> None:
+        if self.outage.failures > OFTEN and isinstance(error, ConnectionError):
             await self._until_changed()
 
     async def before_storing(self) -> None:

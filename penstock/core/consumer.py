@@ -17,10 +17,10 @@ from redis.exceptions import RedisError
 from penstock.base.errors import PenstockError, Unavailable, WrongCall
 from penstock.base.log import Log
 from penstock.core.link import BACKOFF, rest
+from penstock.core.mutex import Mutex
 from penstock.core.pace import Pace, Prefetch
 from penstock.core.source import SETTLE_SECONDS, Source
 from penstock.core.tasks import Tasks
-from penstock.core.turn import Turn
 from penstock.core.watchdog import Watchdog
 
 LEAVE_SECONDS: Final = 5.0
@@ -163,7 +163,7 @@ class Consumer(Generic[I]):
     def __init__(self, consumers: Consumers, source: Source[I], prefetch: int | Prefetch) -> None:
         self._consumers, self.source = consumers, source
         self._prefetch = Pace(SETTLE_SECONDS, prefetch) if isinstance(prefetch, int) else prefetch
-        self._leaving = Turn()
+        self._leaving = Mutex()
         self._loop: weakref.ref[_Loop] | None = None
         self._keeping = Tasks(consumers.log, self._broke)
         self._is_broken = False

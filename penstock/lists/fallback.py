@@ -10,7 +10,7 @@ from penstock.base.urls import server_of
 from penstock.core.connection import MAX_SILENCE, connect, follow, return_home
 from penstock.core.once import Target, digest_of, too_large
 from penstock.core.raw_connection import Packed, RawConnection
-from penstock.fallback import Fallback, Met, Sent, Way
+from penstock.fallback import Destination, Fallback, Met, Sent
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log: Final = Log("penstock.lists")
 
 
-class ListFallback(Fallback["ListWay"]):
+class ListFallback(Fallback["ListDestination"]):
     """All lists of a server."""
 
     def __init__(self, url: str, outbox: "Outbox", name: str, redis: "Redis") -> None:
@@ -29,20 +29,20 @@ class ListFallback(Fallback["ListWay"]):
 
     async def push(self, name: bytes, messages: list[bytes]) -> None:
         """Return once the server has ``messages``, or the disk. Raise ``DiskFull`` or ``WrongCall``."""
-        await self._way(name).add(messages)
+        await self._destination(name).add(messages)
 
     async def cut_if_silent(self) -> None:
         """Cut connections on which a reply is overdue."""
-        for way in tuple(self._ways.values()):
-            await way.raw.cut_if_silent(MAX_SILENCE)
+        for destination in tuple(self._destinations.values()):
+            await destination.raw.cut_if_silent(MAX_SILENCE)
 
-    def _new(self, name: bytes) -> "ListWay":
+    def _new(self, name: bytes) -> "ListDestination":
         raw = RawConnection(connect(self._url, name=self._name))
-        return ListWay(raw, name, self._spools.of(name), self._spools.source, self._redis)
+        return ListDestination(raw, name, self._spools.of(name), self._spools.source, self._redis)
 
 
-class ListWay(Way):
-    """The way to one list, with a connection of its own."""
+class ListDestination(Destination):
+    """One list, with a connection of its own."""
 
     def __init__(self, raw: RawConnection, name: bytes, spool: "Spool", source: str, redis: "Redis") -> None:
         self.raw, self._source, self._redis = raw, source, redis

@@ -18,11 +18,11 @@ from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.core.connection import MAX_SILENCE, connect, follow
 from penstock.core.link import passes
+from penstock.core.mutex import Mutex
 from penstock.core.patience import HURRY_SECONDS
 from penstock.core.raw_connection import Command, RawConnection, pack
 from penstock.core.read_size import Sizes
 from penstock.core.script import Script, translate_error
-from penstock.core.turn import Turn
 from penstock.lists.server import NAME, Server
 from penstock.lists.settlement import Settlement
 
@@ -82,7 +82,7 @@ class Holding:
         """Whether messages are settled one by one: the first death counts, so the oldest must be what is in hand."""
         self.adopted = 0
         """How many of what it holds, the oldest ones, dead consumers have held before."""
-        self._calling = Turn()
+        self._calling = Mutex()
         """Held while its connection is in use: another task may leave the list meanwhile."""
         self.waits = False
         """Whether it waits for a message in the server."""

@@ -17,10 +17,10 @@ from penstock.base.stop_signals import StopSignals
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES, batches, payload_batches
 from penstock.core.connection import MAX_SILENCE, connect
 from penstock.core.consumer import Consumer, Consumers
+from penstock.core.mutex import Mutex
 from penstock.core.once import SMALLEST_LIMIT, too_large
 from penstock.core.raw_connection import ANSWERS, Packed, RawConnection, pack
 from penstock.core.script import translate_error
-from penstock.core.turn import Turn
 from penstock.lists.holding import OWN, Burial
 from penstock.lists.message import Message
 from penstock.lists.server import NAME, Server
@@ -62,7 +62,7 @@ class Lists:
         self.consumers = Consumers(_log, "async with Lists(...) as lists:")
         """Those that take messages now."""
         self._signals = StopSignals(stop_signals, self.stop)
-        self._producer, self._sending = RawConnection(connect(url, name=NAME), returns=ANSWERS), Turn()
+        self._producer, self._sending = RawConnection(connect(url, name=NAME), returns=ANSWERS), Mutex()
         self._line = list[_Push]()
         """Pushes that are not sent yet."""
         self._outbox, self._own = outbox, AsyncExitStack()

@@ -160,7 +160,7 @@ async def test_a_queue_that_has_moved_gets_what_waits_once_at_its_new_server(
         async with Bus(proxy.url, two.url, outbox=tmp_path) as bus:
             queue = await attached(bus)
             assert await push(queue, 1) == [1]
-            (way,) = bus.outbox._fallback._ways.values()  # type: ignore[union-attr]
+            (way,) = bus.outbox._fallback._destinations.values()  # type: ignore[union-attr]
             meet, moved = way._meet, asyncio.Event()
 
             async def meet_later() -> None:
@@ -409,16 +409,16 @@ async def test_any_number_of_queues_one_after_the_other_takes_bounded_memory(
     names = [f"q{number}" for number in range(7)]
     async with Bus(server.url, outbox=tmp_path) as bus:
         queues = {name: await attached(bus, name) for name in names}
-        ways = bus.outbox._fallback._ways  # type: ignore[union-attr]
+        destinations = bus.outbox._fallback._destinations  # type: ignore[union-attr]
         for number in range(3):
             for name in names:
                 assert await push(queues[name], number) == [number + 1]
-                assert len(ways) <= 3
+                assert len(destinations) <= 3
         await asyncio.to_thread(server.stop)
         for number in range(3, 6):
             for name in names:
                 await push(queues[name], number)
-        assert len(ways) == 7
+        assert len(destinations) == 7
         await asyncio.to_thread(server.start)
         await delivered(bus)
         await push(queues["q0"], 6)
@@ -435,7 +435,7 @@ async def test_a_push_that_is_cancelled_while_it_waits_is_not_pushed(
     async with Bus(server.url, outbox=tmp_path) as bus:
         queue = await attached(bus)
         await push(queue, 1)
-        (way,) = bus.outbox._fallback._ways.values()  # type: ignore[union-attr]
+        (way,) = bus.outbox._fallback._destinations.values()  # type: ignore[union-attr]
         deliver, goes_on = way.deliver, asyncio.Event()
 
         async def deliver_later(first: int, messages: list[bytes]) -> Any:
@@ -470,7 +470,7 @@ async def test_a_queue_that_has_waited_for_long_goes_on_as_soon_as_its_server_is
         await push(queue, 1)
         await asyncio.to_thread(server.stop)
         await push(queue, 2)
-        (way,) = bus.outbox._fallback._ways.values()  # type: ignore[union-attr]
+        (way,) = bus.outbox._fallback._destinations.values()  # type: ignore[union-attr]
         tries, meet = 0, way._meet
 
         async def counted() -> None:

@@ -171,7 +171,7 @@ async def test_what_broke_without_a_reply_is_known_after_the_program_has_ended(
             async with Outbox(datadir=directory) as outbox, lists_to(proxy.url, outbox) as lists:
                 await push(lists, 1, 2)
                 server_is_away = asyncio.Event()
-                for way in lists._fallback._ways.values():  # type: ignore[union-attr]
+                for way in lists._fallback._destinations.values():  # type: ignore[union-attr]
                     way._meet = server_is_away.wait  # type: ignore[method-assign]
                 await push(lists, 3, 4)
                 assert lists.waiting == 2
@@ -344,7 +344,7 @@ async def test_pushes_that_are_cancelled_confuse_nobody(server: EmbeddedServer, 
 async def test_a_bug_hangs_nobody(server: EmbeddedServer, tmp_path: Path) -> None:
     async with lists_to(server.url, tmp_path) as lists:
         await push(lists, 1)
-        (way,) = lists._fallback._ways.values()  # type: ignore[union-attr]
+        (way,) = lists._fallback._destinations.values()  # type: ignore[union-attr]
         way._send = None  # type: ignore[method-assign]
         for number in (2, 3):
             with pytest.raises(TypeError):

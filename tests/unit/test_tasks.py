@@ -22,7 +22,6 @@ URL = "redis://127.0.0.1:1"
 BEGINS = ("create_task", "ensure_future")
 LONGER = {
     "common/isolation.py": "between the attempts of one message",
-    "penstock/fallback.py": "stores what is under way first",
     "penstock/spark/cluster.py": "in a thread, where nothing is awaited",
     "penstock/spark/sources/pages.py": "the same",
 }

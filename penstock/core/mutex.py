@@ -4,10 +4,10 @@ import asyncio
 from types import TracebackType
 
 
-class Turn:
-    """``async with turn:`` as with ``asyncio.Lock``.
+class Mutex:
+    """``async with mutex:`` as with ``asyncio.Lock``.
 
-    If a signal handler raises just as a task has got its turn, nobody gives it back: then that task has it, and
+    If a signal handler raises just as a task has taken it, nobody gives it back: then that task has it, and
     everybody once it has ended.
     """
 
