@@ -123,7 +123,7 @@ class JobKeys:
         return f"{self.prefix}:later:{stream}"
 
     def control(self, stream: str) -> str:
-        """Where consumers of a stream hear what changes: ``due SECONDS``, ``cancel ENTRY``, ``pause``, ``play``."""
+        """Where consumers hear what changes: ``due SECONDS``, ``cancel ENTRY``, ``pause``, ``play``, ``read``."""
         return f"{self.prefix}:ctl:{stream}"
 
     @property

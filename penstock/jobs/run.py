@@ -88,10 +88,13 @@ class Run:
         for source in self._sources:
             taker = core.Consumer(self._consumers, source, source.prefetch)
             self._takers[self._tasks.begin(self._take_on(taker, source))] = source
-        await asyncio.wait(self._takers, return_when=asyncio.FIRST_EXCEPTION)
-        for task in self._takers:
-            task.cancel()
-        for end in await asyncio.gather(*self._takers, return_exceptions=True):
+        try:
+            await asyncio.wait(self._takers, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in self._takers:
+                task.cancel()
+            ends = await asyncio.gather(*self._takers, return_exceptions=True)
+        for end in ends:
             if isinstance(end, Exception):
                 raise end
 

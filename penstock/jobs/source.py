@@ -68,8 +68,8 @@ class StreamSource:
         self.name, self.node = f"{node.address} {' '.join(streams)}", node
         self.in_hand: Unit | None = None
         self.renew_every = options.claim_after / RENEW_SHARE
-        self.needs_room = False
-        """Whether it waits until another job may begin."""
+        self._is_full = False
+        """Whether it reads nothing, since no other job may begin."""
         self._streams, self._consumer, self._keys, self._runner = streams, consumer, keys, runner
         self._group = keys.group(consumer.group)
         self._resumed, self._tasks, self._news = resumed, Tasks(_log), asyncio.Event()
@@ -198,10 +198,9 @@ class StreamSource:
 
     async def end_read(self) -> None:
         """Return once no read waits any more, which would get what others are there for."""
-        self._wake()
-        with suppress(RedisError, OSError):
-            if self._reading:
-                await self._reading
+        while self._reading and not self._reading.is_done:
+            self._wake()
+            await asyncio.sleep(LEAST_SECONDS)
 
     async def drain(self) -> list[Unit]:
         """Return what a read that is being interrupted has found."""
@@ -215,14 +214,19 @@ class StreamSource:
         """Return whether a job that is read now could begin, or may be read ahead."""
         if self.settlement.is_held_up:  # what began now would end and wait, too
             return False
-        self.needs_room = not self.prefetch.size()
-        return not self.needs_room
+        self._is_full = not self.prefetch.size()
+        return not self._is_full
+
+    @property
+    def needs_room(self) -> bool:
+        """Return whether it waits until another job may begin."""
+        return self._is_full or self._looks_when_free
 
     async def _read(self) -> list[Unit]:
         """Begin a read that waits; return what may begin if jobs are there already."""
         most = min(self.prefetch.size() * self._size, MAX_READ)
         if not most:  # another server's jobs came while this one was connected: COUNT 0 would read all
-            self.needs_room = True
+            self._is_full = True
             return []
         if self._permits is None or self._permits.limit.by_key:
             self._reading = self._send(most, BLOCK_SECONDS)
@@ -276,7 +280,8 @@ class StreamSource:
     async def _end_loan(self) -> None:
         if self._permits and self._lent:
             permits, self._lent = self._lent, []
-            await self._permits.give_back(permits, unused=True)
+            with suppress(RedisError, OSError, PenstockError):  # they end by themselves; what was read must not wait
+                await self._permits.give_back(permits, unused=True)
 
     async def _create_groups(self, start: str | None = None) -> None:
         """Create the group of each stream that has none, at ``start`` or where its processor says."""

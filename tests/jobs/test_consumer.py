@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base.errors import WrongCall
 from penstock.core.backoff import Backoff
-from penstock.jobs import Attempt, Consumer, Final, Jobs, PauseTimeout
+from penstock.jobs import Attempt, Consumer, Final, Jobs, PauseTimeout, source
 from penstock.jobs.attempt import Origin
 from tests.jobs.given import Gauge, Held, completed, consumer, dead, kept, pending, send, working
 from tests.support.harness import PATIENCE, eventually, until
@@ -456,6 +456,35 @@ async def test_what_falls_due_while_there_is_no_room_begins_as_soon_as_there_is(
         await asyncio.sleep(0.6)  # timing: it falls due, and cannot begin
         held.let()
         await eventually(lambda: attempts == [1, 2])
+
+
+async def test_what_falls_due_while_a_read_ahead_waits_begins_as_soon_as_there_is_room(
+    jobs: Jobs, redis: Any, seldom: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "BLOCK_SECONDS", 3600)
+    worker, held, found = consumer(), Held(), list[str]()
+
+    @worker.job("s")
+    async def work(attempt: Attempt) -> None:
+        found.append(attempt.id)
+        if attempt.id == "held":
+            await held(attempt)
+
+    async with working(jobs, worker):
+        await send(jobs, 50)  # short ones, so that it reads ahead
+        await eventually(lambda: len(found) == 50)
+        await jobs.producer().send("s", jobs.job("held"))
+        await eventually(lambda: held.begun)
+        await redis.zadd("hfxbus:wait:s:g", {"1-1": 0})  # due, though nobody has it
+        await redis.publish(jobs.keys.control("s"), "due 0")
+        await asyncio.sleep(0.3)  # timing: it looks for what is due, and has no room
+        held.let()
+        await eventually(partial(_is_seen, redis))
+
+
+async def _is_seen(redis: Any) -> bool:
+    """Return whether what was due was looked at."""
+    return not await redis.zcard("hfxbus:wait:s:g")
 
 
 async def test_a_consumer_that_was_paused_before_it_ran_begins_when_it_plays(jobs: Jobs, redis: Any) -> None:

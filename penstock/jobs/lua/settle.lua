@@ -105,24 +105,23 @@ local function undeliver(entries)
   for _, each in ipairs(call('XINFO', 'GROUPS', stream)) do
     if named(each).name == group then of_group = named(each) end
   end
-  local last, read = of_group['last-delivered-id'], of_group['entries-read']
+  local last, read, back = of_group['last-delivered-id'], of_group['entries-read'], {}
   table.sort(entries, function(one, other) return is_after(one, other) end)
   for _, entry in ipairs(entries) do
     if entry == last then
       local before = call('XREVRANGE', stream, '(' .. entry, '-', 'COUNT', 1)[1]
       last = before and before[1] or '0-0'
-      call('XACK', stream, group, entry)
-      read = read and read - 1
+      back[#back + 1] = entry
     else
       set_free(entry)
       call('ZADD', wait, now, entry)
     end
   end
-  if last ~= of_group['last-delivered-id'] then
-    if read then call('XGROUP', 'SETID', stream, group, last, 'ENTRIESREAD', string.format('%d', read))
-    else call('XGROUP', 'SETID', stream, group, last) end
-    call('PUBLISH', control, 'read')
-  end
+  if #back == 0 then return end
+  if read then call('XGROUP', 'SETID', stream, group, last, 'ENTRIESREAD', string.format('%d', math.max(0, read - #back)))
+  else call('XGROUP', 'SETID', stream, group, last) end
+  call('XACK', stream, group, unpack(back))
+  call('PUBLISH', control, 'read')
 end
 
 -- What the consumer has in hand between the first and the last entry, in one call; others are asked for one by one.
