@@ -120,7 +120,7 @@ local function undeliver(entries)
   if #back == 0 then return end
   if read then call('XGROUP', 'SETID', stream, group, last, 'ENTRIESREAD', string.format('%d', math.max(0, read - #back)))
   else call('XGROUP', 'SETID', stream, group, last) end
-  call('XACK', stream, group, unpack(back))
+  for _, entry in ipairs(back) do call('XACK', stream, group, entry) end
   call('PUBLISH', control, 'read')
 end
 
