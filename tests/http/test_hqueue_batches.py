@@ -64,15 +64,6 @@ def test_an_array_ends_the_task_that_a_worker_fetched_last_and_then_the_one_befo
     assert [httpx.get(f"{url}/tasks/{id}").json()["result"] for id in ids] == [1, 0]
 
 
-def test_an_array_of_forged_tokens_changes_nothing(url: str) -> None:
-    post(url, "tasks", {"value": 1})
-    fetched(url, 1)
-    found = post(url, "ack", [{"taskToken": "1.1.forged"}] * 2)
-    assert [each["status"] for each in found] == [409, 409]
-    info = httpx.get(f"{url}/info").json()
-    assert (info["inHand"], info["waiting"]) == (1, 0)
-
-
 def test_nothing_is_kept_of_the_error_of_an_attempt_before_the_one_that_succeeds(
     service: QueueService, url: str
 ) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.base.errors import RequestTimeout, WrongCall
-from penstock.core.tokens import add_token
-from penstock.hqueue import LeaseLost, NewTask, NoTask, Queue, Queues, TaskExpired, TaskFailed
+from penstock.base.errors import WrongCall
+from penstock.hqueue import LeaseLost, NewTask, Queue, Queues, TaskFailed
 from tests.http.queue_answers import Hanging, Losing
 from tests.http.queue_service import QueueService, new_name, queue_service
 
@@ -81,14 +80,6 @@ async def test_values_and_results_of_all_kinds_come_as_they_were_given(queue: Qu
     assert await queue.fetch("w") is None
 
 
-async def test_the_same_id_is_added_once(queue: Queue) -> None:
-    first, second = await queue.add(1, id="mine"), await queue.add(2, id="mine")
-    assert (first.is_new, second.is_new) == (True, False)
-    assert first.id == second.id
-    other = await queue.add_many([NewTask(3, id="mine"), 4])
-    assert other[0].id == first.id != other[1].id
-
-
 async def test_a_worker_gets_its_task_again_until_it_is_acknowledged(queue: Queue) -> None:
     await queue.add_many([1, 2])
     first, again = await queue.fetch("w"), await queue.fetch("w")
@@ -121,16 +112,6 @@ async def test_results_are_awaited_while_workers_handle_tasks(queues: Queues, qu
     assert (status.state, status.attempt, status.token, status.has_ended) == ("done", 1, {"from": "test"}, True)
     queues.stop()
     await working
-
-
-async def test_a_result_that_does_not_come_in_time_is_an_error(queue: Queue) -> None:
-    added = await queue.add(1)
-    begun = time.monotonic()
-    with pytest.raises(RequestTimeout, match=r"has not ended within 0\.3 s: it is waiting"):
-        await queue.result(added.id, timeout=0.3)
-    assert 0.3 <= time.monotonic() - begun < 5
-    with pytest.raises(NoTask):
-        await queue.result("999999999")
 
 
 async def test_an_exception_is_reported_and_the_task_tried_again_by_a_loop_that_goes_on(
@@ -215,21 +196,6 @@ async def test_a_loop_without_with_is_an_error_and_its_task_goes_back(queue: Que
     with pytest.raises(WrongCall, match="expected `with task:` around its handling"):
         await work()
     assert (await taken(queue, 5)).value == 1
-
-
-async def test_a_handler_that_is_cancelled_inside_a_loop_that_goes_on_gives_its_task_back(queue: Queue) -> None:
-    await queue.add(1, attempts=3)
-    seen = list[int]()
-    async for task in queue.tasks(time_to_recover=600):
-        seen.append(task.attempt)
-        try:
-            with task:
-                if task.attempt == 1:
-                    raise asyncio.CancelledError
-        except asyncio.CancelledError:
-            continue
-        break
-    assert seen == [1, 2]
 
 
 async def some_of_a_batch(queue: Queue) -> int:
@@ -462,26 +428,3 @@ async def test_more_tasks_are_listed_than_one_answer_has_with_the_names_that_the
     names = [f"task {number}" for number in range(1_002)]
     await queue.add_many([NewTask(None, id=name) for name in names])
     assert [status.name for status in await queue.statuses(most=10_000)] == names
-
-
-async def test_a_task_expires(queue: Queue) -> None:
-    added = await queue.add(1, ttl=0.2)
-    with pytest.raises(TaskExpired):
-        await queue.result(added.id, timeout=SECONDS)
-
-
-async def test_a_token_has_an_owner_whose_queues_are_its_own(tmp_path: Any) -> None:
-    from redis.asyncio import Redis
-
-    from penstock.base.keys import Keys
-    from tests.http.queue_service import NAMESPACE
-
-    with queue_service(tmp_path / "log", tokens=True) as service:
-        async with Redis.from_url(service.redis_url) as redis:
-            ann, _ = await add_token(redis, Keys(NAMESPACE), "ann", ("add", "info"), None)
-            bob, _ = await add_token(redis, Keys(NAMESPACE), "bob", ("admin",), None)
-        async with Queues(service.url, token=ann) as first, Queues(service.url, token=bob) as second:
-            await first["a"].add(1)
-            assert await second["a"].fetch("w") is None
-            with pytest.raises(LeaseLost.__mro__[1], match="give a token with this right"):
-                await first["a"].fetch("w")

@@ -188,6 +188,9 @@ def test_iq_11_no_plaintext_and_no_key_is_in_the_servers_files_its_commands_or_t
         seen = found_in(places, {"name": NAMED.encode()})
         assert {"name in MONITOR", "name in page"} < {*seen}, "the scan would find what is not sealed"
         assert any("aof" in each for each in seen)
+        penstock("owner", "forget", NAMESPACE, "", "--yes", "--redis", server.url)
+        until(lambda: client.get(f"{queue.url}/tasks/{old}").status_code == 410)
+        assert client.post(f"{queue.url}/tasks", json={"value": 1}).status_code == 410
 
 
 def test_iq_d12_iq_d13_and_iq_d14_contents_that_were_changed_in_the_server_are_dead_with_the_reason_and_keep_nobody(
