@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
 from penstock.tracking.dead_letters import Letter
@@ -97,23 +96,6 @@ def test_an_idle_one_stops_at_once(line: Line) -> None:
     line.push([b"one"])
     line.until_arrived([b"one"])
     assert service.stop() == 0
-
-
-def test_while_the_other_server_is_away_messages_wait_here(breakable: Line, tmp_path: Path) -> None:
-    messages = numbered(1_000)
-    with EmbeddedServer(directory=tmp_path, aof=True) as there, ExitStack() as ends:
-        breakable.there = ends.enter_context(Redis.from_url(there.url))
-        service = breakable.up(out_redis=there.url)
-        breakable.push(messages[:500])
-        breakable.until_arrived(messages[:500])
-        there.stop()
-        breakable.push(messages[500:])
-        until(lambda: waits(service))
-        assert all(str(line["reason"]).startswith("the other server: ") for line in logged(service, "waiting"))
-        assert breakable.here.llen("in") + breakable.here.llen("pending") == 500
-        there.start()
-        breakable.until_arrived(messages)
-        assert len(logged(service, "resumed")) == 1
 
 
 def test_a_batch_fenced_off_by_the_target_is_logged_and_sent_with_a_new_token(line: Line) -> None:

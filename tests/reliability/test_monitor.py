@@ -1,4 +1,7 @@
-"""Tests of monitors that are killed, cut off, or meet a key of the wrong type: each report takes effect once."""
+"""Tests of monitors that follow a dead one, or meet a key of the wrong type: each report takes effect once.
+
+``tests/process/test_chaos.py`` kills a monitor and cuts it off at each command.
+"""
 
 import asyncio
 import random
@@ -20,8 +23,6 @@ from tests.reliability.fleet import (
     audited,
     register,
 )
-from tests.reliability.proxy import Fault, Proxy
-from tests.reliability.replica import Replica
 from tests.support.harness import until
 
 REPORTS = [b"%d" % number for number in range(10**9, 10**9 + 100)]
@@ -50,47 +51,6 @@ def take(dispatch: Fleet) -> bool:
     return True
 
 
-def block_at(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Replica, Fault]:
-    """Return a monitor whose request is stuck: the one that takes a report, or the script that applies it."""
-    if request == "take":
-        fault = proxy.fault("BLMOVE", fleet.service.source, forward=forward)
-        replica = fleet.up(redis=proxy.url)
-        until(fault.met.is_set)
-    else:
-        replica = fleet.up(redis=proxy.url)
-        fleet.waiting(2)
-        fault = proxy.fault("EVAL", fleet.service.source, forward=forward)
-    fleet.push(REPORTS[:50])
-    until((fault.answered if forward else fault.met).is_set)
-    return replica, fault
-
-
-@pytest.mark.parametrize("killed", [False, True], ids=["cut off", "killed"])
-@pytest.mark.parametrize("forward", [True, False], ids=["after", "before"])
-@pytest.mark.parametrize("what", ["take", "settle"])
-def test_reports_take_effect_once_if_their_monitor_fails_at_the_worst_moment(
-    fleet: Fleet, dispatch: Fleet, server: EmbeddedServer, what: str, forward: bool, killed: bool
-) -> None:
-    dispatch.stop()
-    dispatch.up(message_timeout=100, message_expire=1000)
-    register(dispatch, REPORTS)
-    ids = []
-    with Proxy(server.port) as proxy:
-        replica, fault = block_at(fleet, proxy, what, forward=forward)
-        if killed:
-            ids.append(str(fleet.id_of(replica)))
-            replica.kill()
-            fleet.forget(replica)
-        fault.cut()
-        if killed:
-            fleet.up()
-        fleet.wait_until_settled()
-        fleet.push(REPORTS[50:])
-        assert_done(dispatch, fleet, len(REPORTS))
-        fleet.stop()
-    assert_registry_clean(fleet, killed=ids)
-
-
 def test_10000_reports_left_by_a_dead_monitor_take_effect_once(fleet: Fleet, dispatch: Fleet) -> None:
     dispatch.stop()
     dispatch.up(message_timeout=100, message_expire=1000)
@@ -103,17 +63,6 @@ def test_10000_reports_left_by_a_dead_monitor_take_effect_once(fleet: Fleet, dis
     assert_done(dispatch, fleet, len(MANY))
     fleet.stop()
     assert_registry_clean(fleet, killed=["7"])
-
-
-def test_a_monitor_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet, dispatch: Fleet) -> None:
-    register(dispatch, REPORTS[:1])
-    fleet.up()
-    fleet.waiting(2)
-    fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
-    fleet.redis.lpush(pending_of(fleet.service.pending, "77"), "nobody's")
-    until(lambda: dispatch.metric("done:unknown") == {"count": 1})
-    fleet.stop()
-    assert_registry_clean(fleet, killed=["77"])
 
 
 @pytest.mark.parametrize(
