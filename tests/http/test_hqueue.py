@@ -1,10 +1,7 @@
 """hqueue over HTTP, as curl sees it: the promises of imicros-queue, and its defects by their numbers."""
 
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,21 +9,10 @@ import httpx
 import pytest
 import redis as sync
 
-from tests.http.queue_service import LATE, Queue, QueueService, client, new_name, queue_service
-from tests.support.harness import ROOT, until
+from tests.http.queue_service import LATE, Queue, QueueService, client, new_name, penstock, queue_service
+from tests.support.harness import until
 
 pytestmark = pytest.mark.slow
-
-
-def penstock(*words: str) -> str:
-    command = [sys.executable, "-m", "penstock", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("hqueue") / "log") as service:
-        yield service
 
 
 @pytest.fixture

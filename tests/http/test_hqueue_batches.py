@@ -1,6 +1,5 @@
 """Arrays of acknowledgements, which are one call of a script: each for itself."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -8,15 +7,9 @@ import pytest
 import redis as sync
 
 from penstock.base.keys import Keys
-from tests.http.queue_service import NAMESPACE, QueueService, new_name, queue_service
+from tests.http.queue_service import NAMESPACE, QueueService, new_name
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("batches") / "log") as service:
-        yield service
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from penstock.base.errors import WrongCall
 from penstock.hqueue import LeaseLost, NewTask, Queue, Queues, TaskFailed
 from tests.http.queue_answers import Hanging, Losing
-from tests.http.queue_service import QueueService, new_name, queue_service
+from tests.http.queue_service import QueueService, new_name
 
 SECONDS = 30
 """Longest wait for what must happen."""
@@ -23,12 +23,6 @@ pytestmark = pytest.mark.slow
 def logging_without_structlog(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client log as in a program that has not configured structlog, which other tests may have."""
     monkeypatch.setattr("structlog.is_configured", lambda: False)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("hqueue") / "log") as started:
-        yield started
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from services.hqueue.settings import Settings
 from services.hqueue.store import New, Store
 from tests.http.contents import contents
 from tests.http.hqueue_machine import Piped, result_of
-from tests.http.queue_service import LATE, Queue, QueueService, client, queue_service
+from tests.http.queue_service import LATE, Queue, QueueService, client
 from tests.support.clock import Skewed
 from tests.support.harness import ROOT, sampled, until
 
@@ -31,13 +31,8 @@ KEEP = 2
 QUEUES = 2_000 if sampled(1) else 10_000
 """Many queues; ten thousand in a long run."""
 WEEK = 604_800
+SETTINGS = {"keep": KEEP}
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("hqueue") / "log", keep=KEEP) as service:
-        yield service
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
@@ -21,8 +19,8 @@ from penstock.base.keys import Keys
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import FileKey
 from penstock.testing.server import EmbeddedServer
-from tests.http.queue_service import NAMESPACE, Queue, QueueService, client, queue_service
-from tests.support.harness import ROOT, until
+from tests.http.queue_service import NAMESPACE, Queue, QueueService, client, penstock, queue_service
+from tests.support.harness import until
 from tests.support.sealing import key_file
 
 KEYS = Keys(NAMESPACE)
@@ -95,11 +93,6 @@ def sealed_service(tmp_path: Path, master: bytes) -> Iterator[tuple[QueueService
             yield service, server
         finally:
             service.process.__exit__(None, None, None)
-
-
-def penstock(*words: str) -> str:
-    command = [sys.executable, "-m", "penstock", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def use(queue: Queue) -> None:
