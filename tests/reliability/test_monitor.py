@@ -1,10 +1,8 @@
-"""Tests of monitors that follow a dead one, or meet a key of the wrong type: each report takes effect once.
+"""Tests of monitors that follow a dead one, stop, or are there first.
 
 ``tests/process/test_chaos.py`` kills a monitor and cuts it off at each command.
 """
 
-import asyncio
-import random
 import signal
 import time
 
@@ -20,7 +18,6 @@ from tests.reliability.fleet import (
     Watching,
     assert_done,
     assert_registry_clean,
-    audited,
     register,
 )
 from tests.support.harness import until
@@ -63,54 +60,6 @@ def test_10000_reports_left_by_a_dead_monitor_take_effect_once(fleet: Fleet, dis
     assert_done(dispatch, fleet, len(MANY))
     fleet.stop()
     assert_registry_clean(fleet, killed=["7"])
-
-
-@pytest.mark.parametrize(
-    "key", ["demo:dead", "demo:message:deadlines", "demo:metrics:timeout", "demo:done", "work:out"]
-)
-def test_a_key_of_the_wrong_type_is_named_and_what_is_due_waits_until_it_is_mended(
-    fleet: Fleet, dispatch: Fleet, key: str
-) -> None:
-    dispatch.push(REPORTS)
-    until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(REPORTS))
-    take(dispatch)
-    if fleet.redis.exists(key):
-        fleet.redis.rename(key, "kept")
-    fleet.redis.set(key, "not what it should be")
-    monitor = fleet.up()
-    until(lambda: f"{key} holds a string" in monitor.log_text())
-    until(lambda: f"{key} holds a string" in (fleet.redis.hget(fleet.keys.metric("error"), "last") or b"").decode())
-    fleet.redis.delete(key)
-    if fleet.redis.exists("kept"):
-        fleet.redis.rename("kept", key)
-    until(lambda: take(dispatch) and dispatch.redis.llen(dispatch.keys.dead) == len(REPORTS))
-    assert dispatch.metric("dead") == {"count": len(REPORTS), "timeout": len(REPORTS)}
-    assert dispatch.redis.llen("taken") == 3 * len(REPORTS)
-    assert monitor.running
-    fleet.stop()
-    assert fleet.redis.hget(fleet.keys.metric("error"), "count") == b"1"
-    assert asyncio.run(audited(dispatch)) == []
-    assert_registry_clean(fleet)
-
-
-def test_scripts_forgotten_again_and_again_lose_and_double_nothing(
-    fleet: Fleet, dispatch: Fleet, rng: random.Random
-) -> None:
-    fleet.up()
-    fleet.up()
-    for start in range(0, 5_000, 50):
-        dispatch.push(MANY[start : start + 50])
-        fleet.redis.script_flush()
-        fleet.push(MANY[start : start + 25])  # the others run out of attempts
-        time.sleep(rng.uniform(0, 0.01))  # a random time for the flush, not a wait
-    under_way = dispatch.keys.deadlines, dispatch.keys.delayed
-    until(lambda: take(dispatch) and not dispatch.redis.exists(*under_way), timeout=40)
-    fleet.wait_until_settled()
-    count = {name: int(dispatch.redis.hget(dispatch.keys.metric(name), "count") or 0) for name in ("done", "dead")}
-    late = dispatch.metric("done:late").get("completed", 0)
-    assert count["done"] + late + count["dead"] == 5_000
-    assert count["dead"] >= 2_500
-    assert asyncio.run(audited(dispatch)) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
