@@ -41,7 +41,7 @@ PARTS: Final = {
     "container": r"process/test_containers",
     "spark": r"tests/spark/",
     "outages": r"reliability/test_(transport|server_trouble|durability|failover|full_server|restart|tracking_restart)"
-    r"|reliability/test_(lost_reply|next_service|himporter\.|bus_|clock)",
+    r"|reliability/test_(lost_reply|bus_|clock)",
     "reliability": r"tests/reliability/",
     "chaos": r"process/test_(cli_)?chaos",
     "compositions": r"process/test_(compositions|sites|spec_every|tracked\b|weather|sandbox|cli_test|cli_up|elsewhere)"

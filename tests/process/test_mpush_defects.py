@@ -13,7 +13,6 @@ import psutil
 import pytest
 from redis import Redis
 
-from penstock.base.encoding import decoded
 from penstock.testing.server import EmbeddedServer
 from tests.support.harness import Service, until
 from tests.support.membership import KEYS
@@ -43,25 +42,6 @@ def mpush(client: "Redis", redis_url: str, tmp_path: Path) -> Iterator[Start]:
     yield start
     for service in started:
         service.__exit__(None, None, None)
-
-
-def test_mp_d14_the_original_sample_with_registrations_in_another_database_works(
-    mpush: Start, client: "Redis", redis_url: str, server: EmbeddedServer
-) -> None:
-    with Redis(port=server.port, db=1) as registry:
-        registry.flushdb()
-        service = mpush(service_redis=redis_url.replace("/0", "/1"))
-        client.lpush("in", "one")
-        assert client.blpop(["a"], 10) == (b"a", b"one")
-        assert set(registry.keys()) == {b"demo:mpush:id", b"demo:mpush:ids", b"demo:mpush:1"}
-        metrics = {KEYS.metric(name) for name in ("start", "taken", "settled", "delivered")}
-        assert set(map(decoded, client.keys())) == {
-            *("b", KEYS.owners, KEYS.holdings, KEYS.lists, KEYS.shape, *KEYS.directories, *metrics)
-        }
-        registry.delete("demo:mpush:1")
-        assert service.wait() == 0
-        assert registry.keys() == [b"demo:mpush:id"]
-        registry.flushdb()
 
 
 def test_mp_d15_a_service_with_a_message_in_flight_asks_next_to_nothing_of_the_server_and_of_the_processor(

@@ -91,22 +91,6 @@ async def test_a_killed_shovel_is_resumed_by_the_same_call(
     await assert_moved(redis, there, messages)
 
 
-async def test_what_a_killed_shovel_sent_and_a_link_held_back_is_refused_when_it_comes_late(
-    redis: Redis, there: Redis, redis_url: str, proxy: Proxy
-) -> None:
-    messages = [b"%d" % number for number in range(500)]
-    await push(redis, messages)
-    fault = proxy.fault("EVALSHA", forward=False)
-    async with shoveling(redis_url, "in", proxy.url, "out") as process:
-        await wait_for(fault.met)
-        assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
-        fault.late()
-        await wait_for(fault.answered)
-        process.kill()
-        await ended(process)
-    await assert_moved(redis, there, messages)
-
-
 async def test_the_rest_of_a_shovel_killed_at_its_very_end_is_removed_by_the_next(
     redis: Redis, there: Redis, redis_url: str, there_url: str, proxy: Proxy
 ) -> None:
