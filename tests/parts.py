@@ -36,12 +36,12 @@ FAST_FOLDERS: Final = ("unit", "scripts", "bus", "http", "jobs", "outbox", "cli"
 SLOW_FOLDERS: Final = {"process", "reliability", "spark"}
 """Folders of tests that start service processes, kill them many times, or need Java."""
 PARTS: Final = {
-    "node": r"test_interop|test_gateway_node|test_move_node|bus/test_node|\[.*\bnode\b|test_bus_demo|test_jobs_demo",
+    "node": r"test_interop|test_gateway_node|test_move_node|\[.*\bnode\b|test_bus_demo|test_jobs_demo",
     "browser": r"test_gateway_browser|test_report_page|test_web_clients",
     "container": r"process/test_containers",
     "spark": r"tests/spark/",
     "outages": r"reliability/test_(transport|server_trouble|durability|failover|full_server|restart|tracking_restart)"
-    r"|reliability/test_(lost_reply|next_service|himporter\.|bus_|clock)",
+    r"|reliability/test_(lost_reply|bus_|clock)",
     "reliability": r"tests/reliability/",
     "chaos": r"process/test_(cli_)?chaos",
     "compositions": r"process/test_(compositions|sites|spec_every|tracked\b|weather|sandbox|cli_test|cli_up|elsewhere)"

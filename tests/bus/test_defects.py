@@ -9,22 +9,10 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from penstock.base.errors import Fenced, Full, Gone, Occupied, WrongCall
+from penstock.base.errors import Fenced, Gone, Occupied, WrongCall
 from penstock.bus import Bus, Message
 from tests.bus.given import attached, calls, heard, keep_alive, settled, take
 from tests.support.harness import eventually
-
-
-async def test_BQ_D05_ack_returns_and_needs_no_consumption(bus: Bus, redis: "Redis") -> None:
-    queue = await attached(bus, *"abc")
-    async with asyncio.timeout(30):
-        await queue.ack(1)
-        await take(queue, 3, reliable=True)
-        await queue.ack(2)
-        assert await redis.lrange(queue.keys[3], 0, -1) == [b"3", b"c"]
-        await queue.consume()
-        await queue.ack(3)
-    assert await redis.lrange(queue.keys[3], 0, -1) == [b"3", b"c"]  # ignored while not reliable
 
 
 async def test_BQ_D06_a_second_consumer_that_is_refused_takes_nothing(bus: Bus, redis: "Redis") -> None:
@@ -121,15 +109,6 @@ async def test_BQ_D10_a_queue_is_created_with_its_expiry_at_once(bus: Bus, redis
     await attached(bus, ttl=9)
     assert await calls(redis) == 1
     assert 0 < await redis.ttl("bus:queue:foo:metadata") <= 9
-
-
-async def test_BQ_D11_maxsize_is_that_of_the_queue_whoever_pushes(bus: Bus, redis_url: str) -> None:
-    await attached(bus, maxsize=2)
-    async with Bus(redis_url) as second:
-        other = await attached(second, maxsize=100)
-        with pytest.raises(Full):
-            await other.push_many([*"abc"])
-        assert await other.count() == 2
 
 
 async def test_BQ_D12_everybody_hears_that_a_queue_was_closed_and_no_push_creates_a_headless_one(

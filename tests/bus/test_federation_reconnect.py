@@ -229,7 +229,7 @@ async def test_BQ_37_announced_queues_of_another_site_are_found(
             mine = remote.queue("mine")
             await mine.attach()
             announced, clash = bus.queue("theirs"), bus.queue("mine")
-            await eventually(lambda: gateway.counters["objects"] == 2)
+            await eventually(lambda: "announcements of queues again" in {line["event"] for line in logs})
             await clash.attach(discoverable=True, ttl=30)
             await announced.attach(discoverable=True, ttl=30)
 

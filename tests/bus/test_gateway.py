@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
@@ -149,12 +151,13 @@ _frames = st.binary(max_size=60) | st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(frames=st.lists(_frames, max_size=12))
-def test_fuzzed_frames_harm_nobody_else(redis_url: str, frames: list[bytes]) -> None:
-    async def attack() -> None:
-        async with serving(redis_url) as gateway, raw(gateway) as healthy:
-            good = await healthy.create("queue", "healthy")
+@asynccontextmanager
+async def attackable(redis_url: str) -> AsyncIterator[Callable[[list[bytes]], Coroutine[Any, Any, None]]]:
+    """Yield a function that sends frames to a gateway, and looks whether another peer is still served."""
+    async with serving(redis_url) as gateway, raw(gateway) as healthy:
+        good = await healthy.create("queue", "healthy")
+
+        async def attack(frames: list[bytes]) -> None:
             async with raw(gateway) as peer:
                 fuzzed = await peer.create("queue", "fuzzed")
                 for frame in frames:
@@ -163,4 +166,18 @@ def test_fuzzed_frames_harm_nobody_else(redis_url: str, frames: list[bytes]) -> 
             assert await good.call("exists") == [None, False]
             assert gateway.bus.is_online
 
-    asyncio.run(attack())
+        yield attack
+
+
+def test_fuzzed_frames_harm_nobody_else(redis_url: str) -> None:
+    attacking = attackable(redis_url)
+    with asyncio.Runner() as runner:
+        attack = runner.run(attacking.__aenter__())
+
+        @settings(max_examples=50, deadline=None)
+        @given(frames=st.lists(_frames, max_size=12))
+        def attacked(frames: list[bytes]) -> None:
+            runner.run(attack(frames))
+
+        attacked()
+        runner.run(attacking.__aexit__(None, None, None))

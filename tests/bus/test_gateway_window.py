@@ -98,7 +98,7 @@ async def test_BQ_D24_messages_of_a_channel_go_back_too(gateway: Listener, bus: 
 
 
 async def test_a_dead_peer_is_noticed(redis: "Redis", redis_url: str) -> None:
-    async with serving(redis_url, ping_interval=1, ping_timeout=4) as gateway, raw(gateway) as peer:
+    async with serving(redis_url, ping_interval=1, ping_timeout=2) as gateway, raw(gateway) as peer:
         await works(peer)
         peer.connection.transport.pause_reading()
         await eventually(lambda: gateway.counters["disconnections"] == 1)

@@ -26,10 +26,9 @@ async def test_a_call_to_a_server_that_hangs_ends_with_its_patience(hanging: Emb
         queue = await attached(bus)
         lose_patience(bus, 1)
         os.kill(hanging.pid, signal.SIGSTOP)
-        for _ in range(2):
-            with pytest.raises(Unavailable):
-                async with asyncio.timeout(PATIENCE):
-                    await queue.count()
+        with pytest.raises(Unavailable):
+            async with asyncio.timeout(PATIENCE):
+                await queue.count()
         os.kill(hanging.pid, signal.SIGCONT)
 
 

@@ -11,7 +11,7 @@ from penstock.base.errors import Occupied, PenstockError
 from penstock.bus import Bus, Placement
 from penstock.bus.move import Mover, Step
 from penstock.bus.placement import INDEX
-from tests.bus.moving import Killable, Killed, filled, left_behind, move, state, under_load
+from tests.bus.moving import Killable, Killed, filled, left_behind, move, state
 from tests.support.commandline import penstock
 
 
@@ -77,35 +77,6 @@ async def test_clients_go_on_at_the_other_server_without_hearing_that_it_closed(
     await queue.stop()
     await reader.stop()
     await asyncio.gather(*tasks)
-
-
-async def test_what_was_taken_before_can_be_acknowledged_after(bus: Bus, servers: list["Redis"]) -> None:
-    queue = await filled(bus, "orders", 3)
-    messages = queue.consume(reliable=True)
-    while queue.consumed < 3:
-        await messages.fetch()
-        while messages.next_taken():
-            pass
-    await move(bus)
-    await queue.ack(2)
-    assert (await state(servers[1], "orders"))["toack"] == [b"3", b"3"]
-    await queue.stop()
-
-
-@pytest.mark.slow
-async def test_nothing_is_lost_doubled_or_reordered_under_load_while_queues_move_to_and_fro(
-    bus: Bus, two: list[str], servers: list["Redis"]
-) -> None:
-    names, many = [f"q{number}" for number in range(6)], 1_500
-    async with under_load(two, names, many) as got:
-        moves = 0
-        while min(map(len, got.values())) < many * 0.9 and moves < 60:
-            moves += (await move(bus, moves % 2)).moved.queues > 0
-            await asyncio.sleep(0.02)
-        assert moves >= 2
-    for name in names:
-        assert got[name] == [f"{name} {number}" for number in range(many)]
-    assert await left_behind(servers) == []
 
 
 async def test_a_move_that_fails_or_is_stopped_leaves_the_queue_where_it_was(
@@ -207,17 +178,6 @@ async def _runs_no_script_for_long(redis: "Redis") -> bool:
     """Return whether no script has taken a quarter of the time of all."""
     all_of_them = (await redis.info("commandstats"))["cmdstat_evalsha"]["usec"]
     return all(each["duration"] < all_of_them / 4 for each in await redis.slowlog_get(100))
-
-
-@pytest.mark.parametrize(("placement", "least", "most"), [("busmq", 700, 850), ("rendezvous", 150, 250)])
-async def test_a_fifth_server_moves_a_fifth_of_the_queues_or_with_busmq_most(
-    placement: Placement, least: int, most: int
-) -> None:
-    urls = [f"redis://host{number}:6379" for number in range(5)]
-    keys = [f"bus:queue:queue {number}:metadata" for number in range(1_000)]
-    index = INDEX[placement]
-    changed = sum(index(key, urls[:4]) != index(key, urls) for key in keys)
-    assert least < changed < most
 
 
 @pytest.mark.slow

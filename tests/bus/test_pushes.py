@@ -13,14 +13,6 @@ from tests.bus.given import attached, take
 from tests.support.harness import eventually
 
 
-async def test_BQ_23_ids_are_whole_numbers_from_1_on_for_all_clients(bus: Bus, redis_url: str) -> None:
-    async with Bus(redis_url) as second:
-        queue, other = await attached(bus), await attached(second)
-        found = await asyncio.gather(*(each.push("x") for each in (queue, other) * 50))
-        assert sorted(found) == [*range(1, 101)]
-        assert (queue.pushed, other.pushed) == (50, 50)
-
-
 async def test_BQ_23_pushes_keep_their_order_whatever_pushes_them(bus: Bus) -> None:
     queue = bus.queue("foo")
     early = [queue.push(f"{number}") for number in range(3)]

@@ -31,13 +31,6 @@ async def test_the_keys_are_those_of_busmq(bus: Bus, redis: "Redis") -> None:
     assert 50 < await redis.ttl("bus:queue:foo:messages") <= 60
 
 
-async def test_an_existing_queue_keeps_its_ttl_and_maxsize(bus: Bus) -> None:
-    await attached(bus, ttl=70, maxsize=2)
-    other = bus.queue("foo")
-    assert await other.attach(ttl=50) is True
-    assert (await other.ttl(), await other.maxsize(), other.seconds) == (70, 2, 70)
-
-
 async def test_values_of_metadata_are_kept_as_text(bus: Bus) -> None:
     queue = await attached(bus)
     await queue.set_metadata({"zero": 0, "no": False, "empty": ""})
@@ -83,16 +76,6 @@ async def test_push_many_gets_its_turn_beside_a_task_that_pushes_without_end(bus
         endless.cancel()
     assert len(ids) == 1_200
     assert ids == sorted(ids)
-
-
-async def test_what_is_pushed_one_by_one_and_together_keeps_its_order(bus: Bus) -> None:
-    queue = await attached(bus)
-    first = [queue.push(each) for each in "ab"]
-    together = asyncio.ensure_future(queue.push_many([*"cd"]))
-    await asyncio.sleep(0)  # it has begun
-    last = queue.push("e")
-    assert [await each for each in first] + await together + [await last] == [1, 2, 3, 4, 5]
-    assert await take(queue, 5) == [*enumerate([b"a", b"b", b"c", b"d", b"e"], start=1)]
 
 
 async def test_a_push_many_that_is_cancelled_while_it_waits_pushes_nothing(bus: Bus) -> None:

@@ -63,13 +63,13 @@ async def test_BQ_21_a_queue_expires_with_its_messages_once_nobody_is_attached(b
 
 
 async def test_BQ_22_all_keys_are_kept_alive_while_anybody_is_attached(bus: Bus, redis: "Redis") -> None:
-    queue = await attached(bus, "x", "y", ttl=6)
+    queue = await attached(bus, "x", "y", ttl=3)
     await take(queue, 1, reliable=True)
     for _ in range(2):
         for key in queue.keys:
             assert await redis.expire(key, 1_000)
-        assert bus._alive.queues[queue] <= time.monotonic() + 6 / 3
-        await eventually(lambda: _live_for_at_most(redis, queue, 6))
+        assert bus._alive.queues[queue] <= time.monotonic() + 3 / 3
+        await eventually(lambda: _live_for_at_most(redis, queue, 3))
 
 
 async def test_BQ_25_options_of_consume_each_alone(bus: Bus) -> None:
@@ -131,20 +131,6 @@ async def test_BQ_25_consume_before_attach_waits_for_it(bus: Bus) -> None:
     await eventually(lambda: queue.consumed == 1)
     kinds = [each[0] for each in events if each[0] != "drain"]
     assert kinds == ["attaching", "consuming", "attached", "message"]
-
-
-async def test_BQ_29_at_most_max_messages_and_then_consuming_false(bus: Bus) -> None:
-    queue = await attached(bus, *"abcde")
-    for expected in ([b"a", b"b"], [b"c", b"d"]):
-        events = heard(queue)
-        await queue.consume(limit=2)
-        await eventually(lambda: not queue.is_consuming)
-        bodies = [each[1].body for each in events if each[0] == "message"]
-        assert bodies == expected
-        assert (events[0], events[-1]) == (("consuming", True), ("consuming", False))
-        for event in Queue.EVENTS:
-            queue.off(event)
-    assert await queue.count() == 1
 
 
 async def test_BQ_32_a_closed_queue_can_be_attached_anew(bus: Bus, redis: "Redis") -> None:

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import signal
 
 import pytest
 from redis.asyncio import Redis
 
 from penstock.accounting.tracked import audit_tracked
-from tests.support.commandline import penstock, running
+from tests.support.commandline import penstock
 from tests.support.tracked import KEYS, count, delayed, in_flight, policy
 
 
@@ -143,15 +142,6 @@ async def test_a_namespace_that_was_just_started_conserves(redis: Redis, redis_u
     result = await penstock("audit", "demo", redis=redis_url)
     assert (result.status, result.error) == (0, "")
     assert "conserved: 0 messages settled, 0 pending" in result.text
-
-
-async def test_watching_tells_in_one_line_each_time(redis: Redis, redis_url: str, busy: None) -> None:
-    async with running("audit", "demo", "--watch", redis=redis_url) as process:
-        assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), 60)
-        assert line == b"demo: 20 settled, 2 pending: conserved\n"
-        process.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_everything_is_read_at_one_instant(redis: Redis) -> None:

@@ -125,12 +125,14 @@ class Model:
                 if not self.sweep(["0"]):
                     return []
                 continue
-            own = self.hands.get(worker, [])[:most]
-            if lost := [task for task in map(self.tasks.__getitem__, own) if self._has_died(task, process)]:
+            own = [self.tasks[id] for id in self.hands.get(worker, [])[:most]]
+            if lost := [task for task in own if self._has_died(task, process)]:
                 for task in lost:
                     task.lease = self.now
                 continue
-            found = [self.tasks[id] for id in own] or self.of("waiting")[:most]
+            for task in own:
+                task.asked = (task.attempt, process, task.asked[2] + 1)
+            found = own or self.of("waiting")[:most]
             given = len(found) if own else _alike(found)
             looked = found[: given + 1]  # of one more than it gives it sees whether that is over
             over = next((task for task in looked if task.ends <= self.now or task.limit <= self.now), None)
@@ -151,10 +153,7 @@ class Model:
 
     def _has_died(self, task: Task, process: str) -> bool:
         attempt, known, times = task.asked
-        if attempt == task.attempt and known != process:
-            return True
-        task.asked = (task.attempt, process, times + 1)
-        return not process and times > 0
+        return (attempt == task.attempt and known != process) or (not process and times > 0)
 
     def has(self, task: Task | None) -> bool:
         """Return whether a worker has this task and may still say so."""

@@ -1,4 +1,4 @@
-"""An httpx transport for tests of the client of hqueue: scripted answers, of which some are lost."""
+"""Transports of httpx for tests of the client of hqueue: scripted answers, and one that never comes."""
 
 import asyncio
 import json
@@ -27,27 +27,6 @@ class Scripted(httpx.AsyncBaseTransport):
         if isinstance(found, Exception):
             raise found
         return found
-
-
-class Losing(httpx.AsyncBaseTransport):
-    """Sends requests to the service, and loses the answers that ``loses`` names by their path, once each."""
-
-    def __init__(self, *loses: str) -> None:
-        self._inner, self.loses, self.lost = httpx.AsyncHTTPTransport(), [*loses], list[str]()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await self._inner.handle_async_request(request)
-        for path in self.loses:
-            if request.url.path.endswith(path):
-                await response.aread()
-                await response.aclose()
-                self.loses.remove(path)
-                self.lost.append(path)
-                raise httpx.ReadError("the answer is lost")
-        return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class Hanging(httpx.AsyncBaseTransport):

@@ -1,5 +1,7 @@
 """hqueue as a process for tests of its client, with a server of its own; tests use queues of different names."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -10,7 +12,7 @@ import httpx
 
 from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
-from tests.support.harness import Service, until
+from tests.support.harness import ROOT, Service, until
 
 NAMESPACE = "work"
 LATE = 409
@@ -64,7 +66,7 @@ class Queue:
         self.url = f"{service.url}/queues/{self.name}"
         self.old = f"{service.url}/api/queue/{self.name}"
 
-    def add(self, value: Any, **more: Any) -> str:
+    def add(self, value: Any = None, **more: Any) -> str:
         reply = client.post(f"{self.url}/tasks", json={"value": value, **more})
         assert reply.status_code == 201, reply.text
         id: str = reply.json()["taskId"]
@@ -91,6 +93,12 @@ class Queue:
 
     def info(self) -> Any:
         return client.get(f"{self.url}/info").json()
+
+
+def penstock(*words: str) -> str:
+    """Run the command, which has to succeed; return what it prints."""
+    command = [sys.executable, "-m", "penstock", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def new_name() -> str:

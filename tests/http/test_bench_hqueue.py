@@ -1,7 +1,6 @@
 """The benchmark of hqueue: its clients do what they time, and each figure has as many samples as rounds."""
 
 import socket
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -9,15 +8,9 @@ import pytest
 from bench import testbed
 from bench.queue import clients, rates, sizes
 from penstock.testing.server import EmbeddedServer
-from tests.http.queue_service import QueueService, new_name, queue_service
+from tests.http.queue_service import QueueService, new_name
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("bench") / "log") as service:
-        yield service
 
 
 def info(service: QueueService, name: str) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """Arrays of acknowledgements, which are one call of a script: each for itself."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -8,15 +7,9 @@ import pytest
 import redis as sync
 
 from penstock.base.keys import Keys
-from tests.http.queue_service import NAMESPACE, QueueService, new_name, queue_service
+from tests.http.queue_service import NAMESPACE, QueueService, new_name
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("batches") / "log") as service:
-        yield service
 
 
 @pytest.fixture
@@ -62,15 +55,6 @@ def test_an_array_ends_the_task_that_a_worker_fetched_last_and_then_the_one_befo
     found = post(url, "ack", [{"workerId": "w", "result": number} for number in range(3)])
     assert [each.get("state") or each["status"] for each in found] == ["done", "done", 409]
     assert [httpx.get(f"{url}/tasks/{id}").json()["result"] for id in ids] == [1, 0]
-
-
-def test_an_array_of_forged_tokens_changes_nothing(url: str) -> None:
-    post(url, "tasks", {"value": 1})
-    fetched(url, 1)
-    found = post(url, "ack", [{"taskToken": "1.1.forged"}] * 2)
-    assert [each["status"] for each in found] == [409, 409]
-    info = httpx.get(f"{url}/info").json()
-    assert (info["inHand"], info["waiting"]) == (1, 0)
 
 
 def test_nothing_is_kept_of_the_error_of_an_attempt_before_the_one_that_succeeds(

@@ -13,16 +13,10 @@ import pytest
 from penstock.base.errors import WrongCall
 from penstock.hqueue import NewTask, TaskFailed
 from penstock.sync import Queues
-from tests.http.queue_service import QueueService, new_name, queue_service
+from tests.http.queue_service import QueueService, new_name
 from tests.support.harness import ROOT
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("hqueue") / "log") as started:
-        yield started
 
 
 @pytest.fixture

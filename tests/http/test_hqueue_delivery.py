@@ -16,7 +16,8 @@ import redis as sync
 
 from penstock.base.ports import free_port
 from penstock.webhook import ID, owner_secret, verify
-from tests.http.queue_service import QueueService, new_name, queue_service
+from tests.http import queue_service
+from tests.http.queue_service import QueueService
 from tests.support.harness import until
 
 pytestmark = pytest.mark.slow
@@ -88,7 +89,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
     hosts = [f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{OTHER_PORT}"]
     log = tmp_path_factory.mktemp("hqueue") / "log"
     given = {"webhook_hosts": hosts, "webhook_secret": f"{ROOT_SECRET} the-former-one", "webhook_timeout": 2}
-    with queue_service(log, **given) as service:
+    with queue_service.queue_service(log, **given) as service:
         yield service
 
 
@@ -98,26 +99,16 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-class Queue:
+class Queue(queue_service.Queue):
     """One queue, by its paths, and what lies in the server."""
 
     def __init__(self, service: QueueService) -> None:
-        self.name, self.redis = new_name(), sync.Redis.from_url(service.redis_url)
-        self.url = f"{service.url}/queues/{self.name}"
-
-    def add(self, **body: Any) -> str:
-        reply = httpx.post(f"{self.url}/tasks", json=body)
-        assert reply.status_code == 201, reply.text
-        return str(reply.json()["taskId"])
+        super().__init__(service)
+        self.redis = sync.Redis.from_url(service.redis_url)
 
     def end(self, **outcome: Any) -> None:
         """Fetch a task and end it."""
-        task = httpx.post(f"{self.url}/fetch", json={"workerId": "w"}).json()
-        reply = httpx.post(f"{self.url}/ack", json={"taskToken": task["taskToken"], **outcome})
-        assert reply.status_code == 200, reply.text
-
-    def status(self, id: str) -> Any:
-        return httpx.get(f"{self.url}/tasks/{id}").json()
+        assert self.ack(taskToken=self.fetched("w")["taskToken"], **outcome) == 200
 
     def replies(self, name: str) -> list[Any]:
         return [json.loads(each) for each in self.redis.lrange(f"work:replies:/{name}", 0, -1)]
@@ -258,7 +249,9 @@ def test_a_list_has_a_plain_name(queue: Queue, name: str) -> None:
 
 
 def test_outcomes_survive_the_death_of_the_service(tmp_path: Path) -> None:
-    with queue_service(tmp_path / "log", webhook_hosts=[f"http://127.0.0.1:{PORT}"], webhook_secret=ROOT_SECRET) as one:
+    with queue_service.queue_service(
+        tmp_path / "log", webhook_hosts=[f"http://127.0.0.1:{PORT}"], webhook_secret=ROOT_SECRET
+    ) as one:
         queue = Queue(one)
         ids = [queue.add(value=number, webhook=f"http://127.0.0.1:{PORT}/kept", replyTo="all") for number in range(20)]
         for _ in ids:
@@ -281,7 +274,7 @@ def test_an_instance_that_may_not_post_or_open_leaves_outcomes_to_one_that_may(
     (tmp_path / "master").chmod(0o400)
     key: dict[str, Any] = {"master_key": f"file:{tmp_path}/master"}
     here: dict[str, Any] = {"webhook_hosts": [f"http://127.0.0.1:{PORT}"], "webhook_secret": ROOT_SECRET}
-    with queue_service(tmp_path / "log", **key, **here) as new:
+    with queue_service.queue_service(tmp_path / "log", **key, **here) as new:
         others = [
             ({**key}, "no host"),
             ({**key, **here, "webhook_hosts": ["https://a"]}, "other host"),
@@ -304,7 +297,7 @@ def test_an_instance_that_may_not_post_or_open_leaves_outcomes_to_one_that_may(
 
 
 def test_an_outcome_that_no_instance_may_post_waits_until_its_end(tmp_path: Path) -> None:
-    with queue_service(
+    with queue_service.queue_service(
         tmp_path / "log", webhook_hosts=[f"http://127.0.0.1:{PORT}"], webhook_secret=ROOT_SECRET, webhook_patience=3
     ) as service:
         queue = Queue(service)
@@ -328,7 +321,7 @@ def test_a_sealed_outcome_has_no_contents_in_the_list_and_all_in_the_webhook(
     master.write_text("ab" * 32)
     master.chmod(0o400)
     given = {"webhook_hosts": [f"http://127.0.0.1:{PORT}"], "webhook_secret": ROOT_SECRET}
-    with queue_service(tmp_path / "log", master_key=f"file:{master}", **given) as service:
+    with queue_service.queue_service(tmp_path / "log", master_key=f"file:{master}", **given) as service:
         queue = Queue(service)
         id = queue.add(value="plain", webhook=f"{receiver.url}/plain-path", replyTo="sealed", token="plain-token")
         queue.end(result="plain-result")

@@ -27,7 +27,7 @@ from services.hqueue.problem import Problem
 from services.hqueue.request import FORMS, OF_TASKS, ORIGINAL, RIGHTS, route_of
 from services.hqueue.settings import Settings
 from tests.http.clients import serving
-from tests.http.queue_service import QueueService, queue_service
+from tests.http.queue_service import QueueService
 
 VERBS = {*FORMS.values(), *OF_TASKS.values()}
 BASE64 = TypeAdapter(Base64).json_schema()
@@ -249,12 +249,6 @@ async def test_the_document_and_the_page_need_no_token_and_only_can_be_read() ->
         for path in (b"/", b"/openapi.json", b"/ready"):
             answer = await client.ask(b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n" % path)
             assert (answer.status, answer.header("allow")) == (405, "GET, HEAD")
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("hqueue") / "log") as service:
-        yield service
 
 
 def checked(described: Any, operation: Any, reply: httpx.Response) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.queue_service import QueueService, queue_service
-from tests.support.harness import ROOT, ROUNDS, USUAL_ROUNDS
+from tests.http.queue_service import QueueService, penstock, queue_service
+from tests.support.harness import ROUNDS, USUAL_ROUNDS
 
 EXAMPLES = ROUNDS // 2
 """Maximum number of examples of one kind for each operation."""
@@ -56,8 +56,6 @@ def test_the_service_does_what_its_document_says(tmp_path: Path) -> None:
 
 def test_with_tokens_nothing_is_served_without_one(tmp_path: Path) -> None:
     with queue_service(tmp_path / "log", max_waiting=0, tokens=True) as service:
-        words = ["token", "add", "work", "anna", "--right", "admin", "--redis", service.redis_url]
-        command = [sys.executable, "-m", "penstock", *words]
-        token = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+        token = penstock("token", "add", "work", "anna", "--right", "admin", "--redis", service.redis_url).strip()
         judge(schemathesis(service, tmp_path, "--header", f"Authorization: Bearer {token}"))
         assert '"level": "error"' not in service.process.log_text()

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
@@ -21,8 +19,8 @@ from penstock.base.keys import Keys
 from penstock.sealing.keyring import Keyring
 from penstock.sealing.master import FileKey
 from penstock.testing.server import EmbeddedServer
-from tests.http.queue_service import NAMESPACE, Queue, QueueService, client, queue_service
-from tests.support.harness import ROOT, until
+from tests.http.queue_service import NAMESPACE, Queue, QueueService, client, penstock, queue_service
+from tests.support.harness import until
 from tests.support.sealing import key_file
 
 KEYS = Keys(NAMESPACE)
@@ -95,11 +93,6 @@ def sealed_service(tmp_path: Path, master: bytes) -> Iterator[tuple[QueueService
             yield service, server
         finally:
             service.process.__exit__(None, None, None)
-
-
-def penstock(*words: str) -> str:
-    command = [sys.executable, "-m", "penstock", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def use(queue: Queue) -> None:
@@ -188,6 +181,9 @@ def test_iq_11_no_plaintext_and_no_key_is_in_the_servers_files_its_commands_or_t
         seen = found_in(places, {"name": NAMED.encode()})
         assert {"name in MONITOR", "name in page"} < {*seen}, "the scan would find what is not sealed"
         assert any("aof" in each for each in seen)
+        penstock("owner", "forget", NAMESPACE, "", "--yes", "--redis", server.url)
+        until(lambda: client.get(f"{queue.url}/tasks/{old}").status_code == 410)
+        assert client.post(f"{queue.url}/tasks", json={"value": 1}).status_code == 410
 
 
 def test_iq_d12_iq_d13_and_iq_d14_contents_that_were_changed_in_the_server_are_dead_with_the_reason_and_keep_nobody(

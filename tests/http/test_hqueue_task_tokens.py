@@ -1,7 +1,5 @@
 """Task tokens that are forged, over, replayed or of somebody else: 4xx, and nothing has changed."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,13 @@ from hypothesis import strategies as st
 
 from services.hqueue.task_token import TaskTokens
 from tests.http.contents import contents
-from tests.http.queue_service import LATE, NAMESPACE, QueueService, new_name, queue_service
-from tests.support.harness import ROOT, until
+from tests.http.queue_service import LATE, NAMESPACE, QueueService, new_name, penstock
+from tests.support.harness import until
 
 KEPT = ("queue:*", "message:*", "events", "metrics:[^h]*", "tasks", "taskkey")
 """The keys of tasks: others change by themselves."""
+SETTINGS = {"tokens": True}
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueService]:
-    with queue_service(tmp_path_factory.mktemp("hqueue") / "log", tokens=True) as service:
-        yield service
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +28,7 @@ def redis(service: QueueService) -> Iterator["sync.Redis"]:
 
 
 def owner(service: QueueService, name: str) -> httpx.Client:
-    words = ["-m", "penstock", "token", "add", NAMESPACE, name, "--right", "admin", "--redis", service.redis_url]
-    token = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    token = penstock("token", "add", NAMESPACE, name, "--right", "admin", "--redis", service.redis_url)
     return httpx.Client(base_url=f"{service.url}/queues", headers={"authorization": f"Bearer {token.strip()}"})
 
 

@@ -56,7 +56,7 @@ async def test_an_answer_survives_a_restart_of_the_server_and_meanwhile_others_g
 async def test_an_answer_in_the_list_is_read_after_the_connection_was_cut() -> None:
     with EmbeddedServer() as server:
         async with on(server) as here, here.connect() as client:
-            for number in range(20):
+            for number in range(5):
                 await client.send(POST)
                 request = await here.request()
                 await here.redis.client_kill_filter(_type="normal", skipme=True)

@@ -1,6 +1,5 @@
 """Counts of messages held in pending lists, and in lists that no instance adopts."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +124,3 @@ async def test_a_list_that_only_looks_like_one_is_none(redis: Redis, redis_url: 
     await stray(redis)
     await redis.rename("pending:7", name)
     assert (await penstock("audit", "demo", redis=redis_url)).status == 0
-
-
-async def test_a_message_is_counted_though_the_server_has_forgotten_the_scripts(
-    redis: Redis, redis_url: str, tmp_path: Path
-) -> None:
-    with service(tmp_path, redis_url) as started:
-        await eventually(lambda: _waits(redis))
-        for number in range(1, 4):
-            await redis.script_flush()
-            await redis.lpush("in", f"message {number}")
-            await eventually(partial(_llen_is, redis, "a", number))
-            await eventually(lambda: _waits(redis))
-            assert await redis.hget(KEYS.metric("taken"), "count") == b"%d" % number
-            assert (await audited(redis)).problems == []
-        assert started.stop() == 0

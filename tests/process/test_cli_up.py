@@ -145,11 +145,6 @@ async def test_a_folder_without_a_procfile_is_one_clear_line(tmp_path: Path) -> 
     )
 
 
-async def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
-    result = await penstock("up", tmp_path / "nowhere")
-    assert (result.status, result.error) == (2, f"penstock: {tmp_path}/nowhere: no such file or directory\n")
-
-
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait until ``condition`` holds."""
     async with asyncio.timeout(60):
@@ -179,13 +174,6 @@ async def test_a_child_that_does_not_stop_is_killed_with_all_it_started(tmp_path
     assert 0.2 < time.monotonic() - started < 30
     assert (composition.statuses, composition.failed) == ({"stubborn": -9}, ["stubborn"])
     await eventually(lambda: not alive(int(said[0].data)))
-
-
-async def test_a_failed_process_is_reported(tmp_path: Path) -> None:
-    async with ProcessGroup(procfile(tmp_path, fails="exit 7")) as composition:
-        await composition.start()
-        await composition.wait(asyncio.Event())
-    assert (composition.failed, composition.statuses) == (["fails"], {"fails": 7})
 
 
 async def test_an_error_of_whoever_takes_the_output_ends_the_process(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
 from services.mbalance.settings import Settings
 from tests.support.commandline import penstock
-from tests.support.harness import Service, rounds, until
+from tests.support.harness import Service, until
 
 OUTS = ("one", "two", "three")
 KEYS = Keys("demo")
@@ -79,15 +78,6 @@ def working(url: str, **seconds: float) -> Iterator[dict[str, Worker]]:
         yield {name: ends.enter_context(Worker(url, name, each)) for name, each in seconds.items()}
 
 
-def test_a_backlog_is_spread_evenly_and_adds_up(balancer: Any, here: Any) -> None:
-    service = balancer()
-    here.lpush("in", *range(9_000))
-    until(lambda: sum(here.llen(name) for name in OUTS) == 9_000)
-    assert [here.llen(name) for name in OUTS] == [3_000] * 3
-    assert service.stop() == 0
-    assert here.keys(f"{KEYS.namespace}:[0-9]*") == []
-
-
 async def test_audit_and_status_show_the_lists(balancer: Any, here: Any, redis_url: str) -> None:
     balancer()
     here.lpush("in", *range(30))
@@ -98,22 +88,6 @@ async def test_audit_and_status_show_the_lists(balancer: Any, here: Any, redis_u
     assert {entry["name"]: entry["length"] for entry in shown.json["lists"] if entry["role"] == "out"} == dict.fromkeys(
         OUTS, 10
     )
-
-
-def test_what_waits_for_a_worker_that_dies_is_served_by_the_others_in_order(
-    balancer: Any, here: Any, redis_url: str
-) -> None:
-    for name in REGISTRATIONS:
-        here.set(name, 1)
-    balancer(registrations=REGISTRATIONS, policy="roundRobin")
-    here.lpush("in", *range(30))
-    until(lambda: sum(here.llen(name) for name in OUTS) == 30)
-    here.delete("two:worker")  # nothing more is pushed: the service finds out by itself
-    until(lambda: here.llen("two") == 0 and sum(here.llen(name) for name in OUTS) == 30)
-    found = held(here)
-    moved = [int(message) for name in ("one", "three") for message in found[name][10:]]
-    assert sorted(moved) == list(range(1, 30, 3))
-    assert all([*map(int, found[name][10:])] == sorted(map(int, found[name][10:])) for name in ("one", "three"))
 
 
 def test_messages_wait_until_a_worker_is_there(balancer: Any, here: Any) -> None:
@@ -140,34 +114,6 @@ def test_a_fast_worker_gets_more_than_a_slow_one(balancer: Any, here: Any, redis
         until(lambda: sum(len(worker.seen) for worker in workers.values()) == 600)
     counts = {name: len(worker.seen) for name, worker in workers.items()}
     assert counts["three"] < 0.5 * min(counts["one"], counts["two"]), counts
-
-
-def test_balancers_and_workers_killed_under_load_lose_and_double_nothing(
-    balancer: Any, here: Any, redis_url: str
-) -> None:
-    """Kills of two balancers at random times, while registrations come and go; the lists keep all messages."""
-    for name in REGISTRATIONS:
-        here.set(name, 1)
-    settings = {"registrations": REGISTRATIONS, "batch": 50}
-    running = [balancer(**settings), balancer(**settings)]
-    pushed = 0
-    for number in rounds():
-        here.lpush("in", *range(pushed, pushed + 500))
-        pushed += 500
-        gone = REGISTRATIONS[number % 3]
-        here.delete(gone)
-        if number % 3 == 0:
-            victim = running.pop(0)
-            victim.kill()
-            for id in here.lrange(KEYS.ids, 0, -1):
-                if here.hget(KEYS.instance(id.decode()), "pid") == str(victim.pid).encode():
-                    here.delete(KEYS.instance(id.decode()))
-                    here.lrem(KEYS.ids, 0, id)
-            running.append(balancer(**settings))
-        here.set(gone, 1)
-    until(lambda: here.llen("in") == 0 and sum(here.llen(name) for name in OUTS) == pushed)
-    assert Counter(int(message) for messages in held(here).values() for message in messages) == Counter(range(pushed))
-    assert [service.stop() for service in running] == [0, 0]
 
 
 def test_two_balancers_share_the_measured_rates(balancer: Any, here: Any) -> None:

@@ -1,20 +1,16 @@
 """outbox as a process at each of two sites."""
 
-import random
 import shlex
 import signal
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.testing.server import EmbeddedServer
 from services.outbox.settings import Settings
-from tests.support.harness import ROUNDS, Service, until
+from tests.support.harness import Service, until
 from tests.support.outbox_site import Place
 from tests.support.tls import certificate, needs_openssl
 
@@ -47,52 +43,6 @@ async def test_what_is_pushed_while_a_site_is_away_arrives_when_it_is_back(one: 
     two.up(subscribe=f"one@{one.address}")
     until(lambda: len(two.arrived()) >= 1000)
     assert two.arrived() == [b"%d" % number for number in range(1000)]
-
-
-async def test_what_comes_while_the_server_is_away_is_pushed_when_it_is_back(
-    one: Place, tmp_path: Path, ends: ExitStack
-) -> None:
-    with EmbeddedServer(aof=True) as server:
-        two = Place("two", server.url, tmp_path, ends)
-        one.up()
-        service = two.up(in_=None, pending=None, publish=None, subscribe=f"one@{one.address}")
-        one.until_subscribed()
-        one.push(b"before")
-        until(lambda: two.arrived() == [b"before"])
-        server.kill()
-        one.push(*map(b"%d".__mod__, range(1000)))
-        until(lambda: two.stored("incoming") == 1000)
-        server.start()
-        until(lambda: len(two.arrived()) > 1000)
-        assert two.arrived() == [b"before", *map(b"%d".__mod__, range(1000))]
-        assert (await two.problems(), two.count("doubled")) == ([], 0)
-        until(lambda: "resumed" in service.log_text())
-        assert service.stop() == 0
-
-
-async def test_kills_of_both_sites_lose_and_double_nothing(one: Place, two: Place) -> None:
-    chance = random.Random(seed := random.randrange(10**6))
-    print(f"seed {seed}")
-    at_one, at_two = one.up(batch=20), two.up(batch=20, subscribe=f"one@{one.address}")
-    one.until_subscribed()
-    sent = list[bytes]()
-    for _ in range(ROUNDS // 3):
-        more = [b"%d" % number for number in range(len(sent), len(sent) + 300)]
-        one.push(*more)
-        sent += more
-        until(partial(two.has, min(len(two.arrived()) + chance.randrange(1, 250), len(sent))))
-        if chance.random() < 0.5:
-            at_one.kill()
-            at_one = one.up(batch=20)
-        else:
-            at_two.kill()
-            at_two = two.up(batch=20, subscribe=f"one@{one.address}")
-    until(lambda: len(two.arrived()) >= len(sent) and one.settled())
-    until(lambda: not one.stored("outgoing") and not two.stored("incoming"))
-    assert Counter(two.arrived()) == Counter(sent)
-    for place in (one, two):
-        assert await place.problems() == []
-    assert (at_one.stop(), at_two.stop()) == (0, 0)
 
 
 def test_a_message_without_subscribers_is_a_dead_letter_or_dropped(one: Place, two: Place) -> None:

@@ -136,18 +136,6 @@ def test_orders_that_come_while_a_service_is_imported_are_obeyed(tmp_path: Path)
     assert "Traceback" not in said
 
 
-def test_the_deleted_registration_is_an_order_to_stop(
-    mpush: Start, redis: Any, redis_url: str, server: EmbeddedServer
-) -> None:
-    service = mpush(redis_url, pop_timeout=30)
-    idle(service, redis_url)
-    with client(server) as connected:
-        connected.delete("demo:1")
-        assert service.wait() == 0
-        assert not connected.exists("demo:1", "demo:ids")
-    assert log_of(service, "registration deleted: stopping")
-
-
 def test_a_wrong_password_ends_the_service_with_1_and_is_shown_nowhere(mpush: Start) -> None:
     with EmbeddedServer(requirepass="rightsecret") as server:
         service = mpush(f"redis://user:wrongsecret@127.0.0.1:{server.port}/0?password=wrongsecret")

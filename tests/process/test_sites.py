@@ -1,6 +1,5 @@
 """The sites composition, run as by a user, also with its data damaged: the demo must report every difference."""
 
-import asyncio
 import json
 import re
 import subprocess
@@ -9,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
 import pytest
 from redis import Redis as Client
 from redis.asyncio import Redis
@@ -17,13 +15,12 @@ from redis.asyncio import Redis
 from compose.outcome import Outcome
 from compose.sites import demo
 from compose.sites.demo import read_outcome
-from compose.sites.names import queues_for
 from compose.sites.sent import Sent
 from compose.sites.site import Site
 from penstock.base.ports import free_port
 from penstock.testing.server import EmbeddedServer
 from tests.support.commandline import penstock
-from tests.support.demos import ROOT, begun, demonstrate
+from tests.support.demos import ROOT, demonstrate
 from tests.support.harness import until
 from tests.support.shell import Shell
 
@@ -230,20 +227,6 @@ async def test_each_damage_after_a_run_is_reported_and_nothing_else(
     assert len(differences) == len(expected), differences
     for line, words in zip(sorted(differences), sorted(expected), strict=True):
         assert line.startswith(words)
-
-
-async def test_a_demo_ordered_to_stop_while_a_site_is_down_leaves_no_process_behind(
-    redis: "Redis", redis_url: str
-) -> None:
-    with begun(redis_url, *DEMO) as started:
-        while sum([await redis.llen(queue) for queue in queues_for("three")]) < 500:
-            assert started.poll() is None
-            await asyncio.sleep(0.01)
-        children = psutil.Process(started.pid).children(recursive=True)
-        assert len(children) >= 4  # three services and the server of site two
-        started.terminate()
-        assert started.wait(timeout=60) == 130
-    assert not [child for child in children if child.is_running()]
 
 
 async def test_the_longest_delay_is_that_of_the_oldest_message_that_came_late(redis: "Redis") -> None:

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from penstock.testing.server import EmbeddedServer
-from penstock.tracking.dead_letters import Letter
 from tests.support.harness import Service, until
 from tests.support.tls import certificate, encrypted, needs_openssl
 from tests.support.vpush import KEYS, Line, logged, numbered
 
 PASSWORD = "s3cr3t"
-ODD = [b"", b"\0", b"\0\0after", bytes(range(256)), b"\xff\xfe\xc3\x28", b"0", b"\r\n$3\r\n*1\r\n", "Größe ✓".encode()]
 TIGHT: dict[str, Any] = {"batch": 1, "window": 1}
 """One message in flight at a time: the slowest settings."""
 
@@ -46,7 +43,7 @@ def line(server: EmbeddedServer, target: EmbeddedServer, tmp_path: Path) -> Iter
 @pytest.fixture
 def breakable(server: EmbeddedServer, tmp_path: Path) -> Iterator[Line]:
     """Yield a line to a target of the test's own."""
-    with EmbeddedServer(proto_max_bulk_len="1mb") as there, ExitStack() as ends:
+    with EmbeddedServer() as there, ExitStack() as ends:
         line = Line(server, there, tmp_path, ends)
         line.here.flushall()
         yield line
@@ -97,23 +94,6 @@ def test_an_idle_one_stops_at_once(line: Line) -> None:
     line.push([b"one"])
     line.until_arrived([b"one"])
     assert service.stop() == 0
-
-
-def test_while_the_other_server_is_away_messages_wait_here(breakable: Line, tmp_path: Path) -> None:
-    messages = numbered(1_000)
-    with EmbeddedServer(directory=tmp_path, aof=True) as there, ExitStack() as ends:
-        breakable.there = ends.enter_context(Redis.from_url(there.url))
-        service = breakable.up(out_redis=there.url)
-        breakable.push(messages[:500])
-        breakable.until_arrived(messages[:500])
-        there.stop()
-        breakable.push(messages[500:])
-        until(lambda: waits(service))
-        assert all(str(line["reason"]).startswith("the other server: ") for line in logged(service, "waiting"))
-        assert breakable.here.llen("in") + breakable.here.llen("pending") == 500
-        there.start()
-        breakable.until_arrived(messages)
-        assert len(logged(service, "resumed")) == 1
 
 
 def test_a_batch_fenced_off_by_the_target_is_logged_and_sent_with_a_new_token(line: Line) -> None:
@@ -169,21 +149,6 @@ def test_a_wrong_password_is_logged_and_waited_for(breakable: Line) -> None:
     assert PASSWORD not in service.log_text()
 
 
-def test_a_message_that_is_too_large_for_the_other_server_is_a_dead_letter(breakable: Line) -> None:
-    small = numbered(1_000)
-    large = b"\xff\0large" * 200_000
-    breakable.push([*small[:500], large, *small[500:]])
-    service = breakable.up()
-    until(lambda: breakable.there.llen("out") == 1_000 and breakable.settled())
-    assert breakable.arrived() == small
-    assert [breakable.count(metric) for metric in ("taken", "delivered", "dead")] == [1_001, 1_000, 1]
-    (letter,) = map(Letter, breakable.here.lrange(KEYS.dead, 0, -1))
-    assert letter.message == large
-    assert [letter.text(name) for name in ("reason", "source", "queue")] == ["tooLarge", "in", "out"]
-    assert breakable.problems() == []
-    assert service.stop() == 0
-
-
 def test_a_user_there_with_just_the_rights_that_are_documented_suffices(breakable: Line) -> None:
     transaction = "+multi +exec +exists +rpush +lpushx +rpop +renamenx"
     rights = f"+eval +evalsha +script|load +type +lpush +hset +hmget +time +client|setname {transaction}"
@@ -194,17 +159,6 @@ def test_a_user_there_with_just_the_rights_that_are_documented_suffices(breakabl
     breakable.push(numbered(1_000))
     breakable.until_arrived(numbered(1_000))
     assert logged(service, "waiting") == []
-
-
-def test_one_compresses_for_the_slow_link_and_another_unpacks(line: Line) -> None:
-    line.up(compression="zstd", out="packed", batch=300)
-    packed = line.there.connection_pool.connection_kwargs
-    there = f"redis://127.0.0.1:{packed['port']}/0"
-    line.up(redis=there, out_redis=there, in_="packed", pending="unpacking", redis_namespace="demo:unpack", unpack=True)
-    messages = [*ODD, *numbered(5_000)]
-    line.push(messages)
-    until(lambda: line.there.llen("out") >= len(messages))
-    assert line.arrived() == messages
 
 
 @needs_openssl

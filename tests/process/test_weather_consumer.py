@@ -1,9 +1,10 @@
-"""Each consumer of the weather composition alone: killed, restarted, run twice, and given invalid rows."""
+"""Each consumer of the weather composition alone: stopped, run twice, and given invalid rows.
+
+``test_chaos_compositions.py`` kills it and cuts it off at each command.
+"""
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,19 +24,6 @@ from tests.support.harness import eventually
 ROOT = Path(__file__).parent.parent.parent
 ROWS = (ROOT / "compose/weather/seattle-weather.csv").read_bytes().splitlines()[1:]
 EACH = pytest.mark.parametrize("role", HANDLED)
-
-DIES = """
-import os, signal, sys
-from compose.weather.consumer import Consumer, main
-settle = Consumer.settle
-def dies(self):
-    if self.server.llen(self.working):
-        if sys.argv[2] == "after":
-            settle(self)
-        os.kill(os.getpid(), signal.SIGKILL)
-Consumer.settle = dies
-main(sys.argv[1])
-"""
 
 
 @contextmanager
@@ -65,38 +53,6 @@ async def settled(redis: "Redis", role: str, rows: list[bytes]) -> Comparison:
 
     await eventually(done)
     return Comparison.compare(role, rows, await content(redis, HANDLED[role]))
-
-
-@EACH
-@pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_consumer_killed_around_its_settling_neither_loses_nor_doubles(
-    redis: "Redis", redis_url: str, role: str, moment: str
-) -> None:
-    rows = ROWS[:400]  # one batch: after the kill, the rest is only in the working list
-    await redis.lpush(f"weather:{role}", *rows)
-    with process(redis_url, "-c", DIES, role, moment) as victim:
-        assert victim.wait(timeout=60) == -signal.SIGKILL
-    taken = await redis.llen(f"weather:{role}:working:1")
-    assert (taken > 0) == (moment == "before")
-    with consumer(redis_url, role):
-        assert (await settled(redis, role, rows)).differences() == []
-
-
-async def test_a_consumer_killed_at_random_times_neither_loses_nor_doubles(redis: "Redis", redis_url: str) -> None:
-    chance = random.Random(2)
-    for start in range(0, len(ROWS), 100):
-        first, *others = ROWS[start : start + 100]
-        with consumer(redis_url, "alarm") as victim:
-            await redis.lpush("weather:alarm", first)
-            await settled(redis, "alarm", ROWS[: start + 1])
-            fatal = chance.randrange(len(others))
-            for number, row in enumerate(others):
-                await redis.lpush("weather:alarm", row)
-                if number == fatal:
-                    victim.kill()
-    with consumer(redis_url, "alarm"):
-        assert (await settled(redis, "alarm", ROWS)).differences() == []
-    assert await redis.llen("weather:storms") == 9
 
 
 async def test_what_a_second_consumer_of_the_name_settles_meanwhile_is_not_settled_again(
@@ -133,21 +89,6 @@ async def test_sigterm_ends_an_idle_consumer(redis: "Redis", redis_url: str, rol
         await settled(redis, role, ROWS[:1])
         idle.terminate()
         assert idle.wait(timeout=60) == 0
-
-
-async def test_a_consumer_survives_a_restart_of_the_server() -> None:
-    with EmbeddedServer(aof=True) as server, consumer(server.url, "report") as started:
-        for half in (ROWS[:700], ROWS[700:]):
-            async with Redis.from_url(server.url) as redis:
-                await redis.lpush("weather:report", *half)
-            server.restart()
-        async with Redis.from_url(server.url) as redis:
-            assert (await settled(redis, "report", ROWS)).differences() == []
-            assert (await content(redis, "weather:reports"))[0] == (
-                b"2012/01/01 drizzle, 5.0 to 12.8 C, 0.0 mm, wind 4.7 m/s"
-            )
-        started.terminate()
-        assert started.wait(timeout=60) == 0
 
 
 async def test_sigterm_is_obeyed_while_the_server_is_away() -> None:

@@ -23,7 +23,7 @@ from tests.support.harness import eventually, until
 
 
 def test_lists_delivers_each_message_once() -> None:
-    messages = [b"%d" % number for number in range(4_000)]
+    messages = [b"%d" % number for number in range(2_000)]
     with EmbeddedServer(aof=True) as server, Redis.from_url(server.url) as redis:
         redis.lpush("in", *messages)
         with worker(server.url) as killed:

@@ -36,10 +36,10 @@ PERMANENT_KEYS: Final = re.compile(
 class Records:
     """All records of the requests of a line."""
 
-    def __init__(self, line: Line, accepted: Iterable[bytes], unsure: Iterable[bytes] = ()) -> None:
+    def __init__(self, line: Line, accepted: Iterable[bytes]) -> None:
         self.line, fleet = line, line.dispatching
-        self.accepted, self.unsure = list(map(parse_job, accepted)), list(map(parse_job, unsure))
-        self.jobs = {job.xid: job for job in [*self.accepted, *self.unsure]}
+        self.accepted = list(map(parse_job, accepted))
+        self.jobs = {job.xid: job for job in self.accepted}
         entries = [Entry(*entry) for entry in fleet.redis.xrange(KEYS.events)]
         self.events = [event for entry in entries for event in entry.events()]
         self.lives: dict[str, list[TrackedEvent]] = defaultdict(list)
@@ -55,9 +55,9 @@ class Records:
         return [letter for letter in self.letters if letter["reason"] in reasons]
 
 
-def assert_all_ended(line: Line, accepted: Sequence[bytes], unsure: Sequence[bytes] = ()) -> Records:
-    """Assert all of the following; requests in ``unsure`` may have been pushed, too."""
-    records = Records(line, accepted, unsure)
+def assert_all_ended(line: Line, accepted: Sequence[bytes]) -> Records:
+    """Assert all of the following."""
+    records = Records(line, accepted)
     assert_each_ended_once(records)
     assert_each_ended_as_it_says(records)
     assert_answers(records)
@@ -78,8 +78,8 @@ def assert_each_ended_once(records: Records) -> None:
         assert deliveries == [str(first + place) for place in range(len(deliveries))], (id, life)
     ended = Counter(event.xid for event in records.named("done", "late", "dead"))
     ended += Counter(parse_job(letter["message"].encode()).xid for letter in records.letters_of("poison"))
-    owed, maybe = (Counter(job.xid for job in jobs) for jobs in (records.accepted, records.unsure))
-    assert (owed - ended, ended - owed - maybe) == (Counter(), Counter()), "lost; ended more than once"
+    owed = Counter(job.xid for job in records.accepted)
+    assert (owed - ended, ended - owed) == (Counter(), Counter()), "lost; ended more than once"
 
 
 def assert_each_ended_as_it_says(records: Records) -> None:
@@ -149,8 +149,7 @@ def assert_metrics(records: Records) -> None:
     """Assert that metrics agree with the events and the reports."""
     fleet, events = records.line.dispatching, Counter(event.event for event in records.events)
     taken = len(records.lives) + len(records.letters_of("poison"))
-    if not records.unsure:
-        assert taken == len(records.accepted)
+    assert taken == len(records.accepted)
     tracked = len(records.lives)
     late = _metric(records, "done:late")
     reasons = Counter(letter["reason"] for letter in records.letters)

@@ -1,6 +1,5 @@
 """What producers and consumers of a queue have written to their journal, checked by content and id."""
 
-import signal
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,10 +169,6 @@ class Workers:
         before = self.handled()
         until(lambda: self.handled() >= before + more, every=0.05)
 
-    def outages(self) -> int:
-        """Return how often workers have logged that the server is away."""
-        return sum(each.log_text().count("server away") for each in self.all)
-
     def handled(self) -> int:
         return self.journal.read_bytes().count(b" got ") if self.journal.exists() else 0
 
@@ -185,11 +180,3 @@ class Program(Replica):
         super().__init__(fork_server, "", log)
         self.module, self.who = module, str(settings.get("who", module))
         self._environment = {name.upper(): str(value) for name, value in settings.items()}
-
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        self.signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.signal(signal.SIGCONT)

@@ -1,12 +1,12 @@
 """A producer or consumer of a queue as a process, which writes all that it sees to a journal.
 
 It is set by its environment: REDIS (URLs, by commas), QUEUE, JOURNAL, WHO, ROLE (the name of a function), TTL,
-DURABILITY, EXCLUSIVE, HANDLING (s for each message), and LEASE_SECONDS, PING_SECONDS and MAX_SILENCE. SIGTERM ends it.
+DURABILITY and HANDLING (s for each message). SIGTERM ends it.
 Each line of the journal is the time (ns, of one clock for all processes), WHO and an event:
 
 - ``try FIRST COUNT``, before numbered messages are pushed; after that, ``ok NUMBER ID``, ``unsure NUMBER``, or
   ``refused NUMBER``;
-- ``begin``, of a consumption; ``got ID BODY``; ``acked ID``, once it is confirmed; ``fenced``; ``end``, in order.
+- ``begin``, of a consumption; ``got ID BODY``; ``acked ID``, once it is confirmed; ``end``, in order.
 """
 
 import asyncio
@@ -17,16 +17,12 @@ import time
 
 import structlog
 
-from penstock.base.errors import Fenced, NotDurable, Occupied, PenstockError, Unavailable, Unconfirmed
-from penstock.bus import Bus, Queue, consumption, keep_alive, taking, taking_reliably
-from penstock.core import instance
+from penstock.base.errors import NotDurable, PenstockError, Unavailable, Unconfirmed
+from penstock.bus import Bus, Queue
 
 MOST_AT_ONCE = 20
 """Maximum number of messages that are pushed together."""
 PAUSE_SECONDS = 0.005
-LEASED = (consumption, keep_alive, taking, taking_reliably)
-CONSTANTS = {"LEASE_SECONDS": LEASED, "PING_SECONDS": (instance,), "MAX_SILENCE": (instance,)}
-"""Times for which tests cannot wait, and the modules that use them."""
 
 
 class Journal:
@@ -60,7 +56,7 @@ async def produce(queue: Queue, journal: Journal, who: str, stopped: asyncio.Eve
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def consume(queue: Queue, journal: Journal, stopped: asyncio.Event, *, exclusive: bool, handling: float) -> None:
+async def consume(queue: Queue, journal: Journal, stopped: asyncio.Event) -> None:
     """Acknowledge at random: each message or several together, at once or later."""
     rng = random.Random()
 
@@ -80,21 +76,16 @@ async def consume(queue: Queue, journal: Journal, stopped: asyncio.Event, *, exc
         last = 0
         try:
             journal.note("begin")
-            async for message in queue.consume(reliable=True, exclusive=exclusive):
+            async for message in queue.consume(reliable=True):
                 journal.note(f"got {message.id} {message}")
                 last, chance = message.id, rng.random()
                 if chance < 0.3:
                     await acknowledge(last)
                 elif chance < 0.7:
                     acknowledge(last)
-                if handling:
-                    await asyncio.sleep(handling)
             if last:
                 await acknowledge(last)
-        except Fenced:
-            journal.note("fenced")
-            await queue.stop()  # the loop was left by an ack, perhaps
-        except (Occupied, Unavailable):
+        except Unavailable:
             await asyncio.sleep(PAUSE_SECONDS)
     await stops
     journal.note("end")
@@ -123,9 +114,6 @@ async def forget(connected: Bus, queue: Queue, journal: Journal, stopped: asynci
 
 async def main() -> None:
     given = os.environ
-    for name, modules in CONSTANTS.items():
-        for module in modules:
-            setattr(module, name, int(given.get(name, getattr(module, name))))
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     journal = Journal(given["JOURNAL"], given["WHO"])
@@ -141,8 +129,7 @@ async def main() -> None:
         elif given["ROLE"] == "forget":
             await forget(connected, queue, journal, stopped, float(given.get("HANDLING", "0")))
         else:
-            exclusive, handling = given.get("EXCLUSIVE") == "1", float(given.get("HANDLING", "0"))
-            await consume(queue, journal, stopped, exclusive=exclusive, handling=handling)
+            await consume(queue, journal, stopped)
     structlog.get_logger().info("ended")
 
 

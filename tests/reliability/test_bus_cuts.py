@@ -11,15 +11,16 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from penstock.base.errors import Unconfirmed
-from penstock.bus import Bus, Message, Queue
+from penstock.bus import Bus, Message, Queue, consumption, keep_alive, taking, taking_reliably
 from penstock.core import instance
 from penstock.core.script import Script
 from penstock.testing.chaos.frames import words_of
 from penstock.testing.chaos.proxy import FaultProxy, ProxyFault
-from tests.reliability.bus_worker import LEASED
 from tests.reliability.command_proxy import CommandFault, Kind
 from tests.support.harness import eventually
 
+LEASED: Final = (consumption, keep_alive, taking, taking_reliably)
+"""The modules that use the time of a lease, for which tests cannot wait."""
 BREAKS: Final = [kind for kind in Kind if not kind.swallows]
 SWALLOWS: Final = [kind for kind in Kind if kind.swallows]
 NAMES: Final = {"attach", "push", "pop", "ack", "restore", "touch", "put_back", "describe", "close", "save", "renew"}

@@ -20,14 +20,6 @@ BATCH = 10
 MESSAGES = [b"message %d" % number for number in range(1_000)]
 
 
-def test_aof_is_refused_by_a_server_that_writes_no_log(fleet: Fleet) -> None:
-    needs_waitaof(fleet)
-    replica = fleet.start(durability="aof")
-    assert replica.wait() == 1
-    assert "appendonly yes" in replica.log_text()
-    assert_registry_clean(fleet)
-
-
 def test_aof_is_refused_by_a_server_without_waitaof(launch: Launch) -> None:
     with old_server() as server:
         fleet = launch(server)

@@ -118,22 +118,6 @@ def test_no_push_that_replicas_have_confirmed_is_lost_by_a_failover_without_a_pa
     assert account.accepted.keys() <= {each.body for each in account.got}
 
 
-def test_a_queue_goes_on_after_a_failover_without_a_pause(pair: Pair, fork_server: ForkServer, tmp_path: Path) -> None:
-    """What the replica did not have is lost, and the ids of that are given again."""
-    workers = Workers(fork_server, tmp_path, pair.url)
-    with workers.worker("produce"), workers.worker("produce"), workers.worker("consume"):
-        workers.until_handled()
-        pair.fail_over_at_once()
-        promoted = time.monotonic_ns()
-        workers.until_handled()
-    with Redis.from_url(pair.replica.url) as redis:
-        account = workers.drained(redis)
-    handled = {each.body for each in account.got}
-    assert {body for body in account.accepted.keys() - handled if account.accepted_at[body] > promoted} == set()
-    assert len(account.accepted.keys() - handled) < 200, "more than what was under way"
-    assert max(account.accepted_at.values()) > promoted
-
-
 def test_a_queue_goes_on_with_a_server_that_had_not_all(pair: Pair, fork_server: ForkServer, tmp_path: Path) -> None:
     """What was pushed meanwhile is lost, and its ids are given again, to messages that are all handled."""
     workers = Workers(fork_server, tmp_path, pair.url)

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,15 +16,13 @@ from redis.exceptions import OutOfMemoryError
 from penstock.base.keys import Keys
 from penstock.testing.forkserver import ForkServer
 from penstock.testing.server import EmbeddedServer
-from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching, assert_accounted
+from tests.reliability.fleet import Dispatching, Fleet, QueueService, Watching
 from tests.reliability.two_servers import Pushing, TwoServers
 from tests.support.harness import ROOT, until
 from tests.support.servers import KINDS, started
 
 MESSAGES = 4_000
 SIZE = 1_000
-BATCH = 50
-ROOM = 1_000_000
 TIMES: dict[str, object] = {"attempts": 1, "message_timeout": 600, "message_expire": 3_600}
 FAN = QueueService("mpush", "fan:in", "fan:pending", ("fan:out",), namespace="fan")
 LINK = Pushing(source="far:in", pending="far:pending", namespace="far")
@@ -122,31 +119,3 @@ def test_a_full_server_is_drained_by_services_and_workers_until_it_works_again_b
         for replica in replicas:
             waits, resumes = (replica.log_text().count(f'"event": "{event}"') for event in ("waiting", "resumed"))
             assert waits == resumes > 0
-
-
-@pytest.mark.parametrize("service", [QueueService("mpush"), Dispatching()], ids=lambda service: service.name)
-def test_a_server_that_becomes_full_in_the_midst_of_a_drain_leaves_whole_batches(
-    server: EmbeddedServer, fork_server: ForkServer, tmp_path: Path, rng: random.Random, service: QueueService
-) -> None:
-    """The copies, or the records, take more memory than the messages themselves."""
-    settings = {"batch": BATCH} | (TIMES if service.name == "mdispatch" else {})
-    with Fleet(service, server.url, fork_server, tmp_path, settings) as fleet:
-        pushed = messages(rng)
-        for first in range(0, MESSAGES, 100):  # a single push would leave a large buffer, freed at an unknown time
-            fleet.push(pushed[first : first + 100])
-        most = fleet.redis.info("memory")["used_memory"] + ROOM
-        fleet.redis.config_set("maxmemory", most)
-        replica = fleet.start()
-        until(lambda: '"waiting"' in replica.log_text() and fleet.redis.exists(service.outs[0]))
-        replica.signal(signal.SIGSTOP)
-        outs = [fleet.held(out) for out in service.outs]
-        assert fleet.redis.info("memory")["used_memory"] < most + ROOM
-        replica.signal(signal.SIGCONT)
-        count = len(outs[0])
-        assert outs == [pushed[:count]] * len(outs)
-        assert 0 < count < MESSAGES
-        assert count % BATCH == 0
-        fleet.redis.config_set("maxmemory", 0)
-        fleet.wait_until_settled()
-        fleet.stop()
-        assert_accounted(fleet, pushed)

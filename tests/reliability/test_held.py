@@ -159,22 +159,6 @@ def test_a_message_that_is_removed_from_a_pending_list_is_missed(
     assert holder.problems() == []
 
 
-@pytest.mark.parametrize("removal", REMOVALS)
-def test_a_message_that_is_removed_after_the_death_of_its_holder_is_missed(
-    launch: Launch, server: EmbeddedServer, obstacle: Obstacle, removal: str
-) -> None:
-    holder = BlockedHolder(launch, server, obstacle)
-    holder.kill()
-    words = holder.remove(removal)
-    holder.assert_missed(words)
-    holder.mend()
-    holder.fleet.up()
-    holder.fleet.wait_until_settled()
-    holder.assert_missed(words)
-    holder.accept(REMOVALS[removal][1])
-    assert holder.problems() == []
-
-
 def test_what_a_wait_has_moved_is_counted_though_its_process_does_nothing_any_more(
     launch: Launch, server: EmbeddedServer, obstacle: Obstacle
 ) -> None:

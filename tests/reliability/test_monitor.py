@@ -1,7 +1,8 @@
-"""Tests of monitors that are killed, cut off, or meet a key of the wrong type: each report takes effect once."""
+"""Tests of monitors that follow a dead one, stop, or are there first.
 
-import asyncio
-import random
+``tests/process/test_chaos.py`` kills a monitor and cuts it off at each command.
+"""
+
 import signal
 import time
 
@@ -17,11 +18,8 @@ from tests.reliability.fleet import (
     Watching,
     assert_done,
     assert_registry_clean,
-    audited,
     register,
 )
-from tests.reliability.proxy import Fault, Proxy
-from tests.reliability.replica import Replica
 from tests.support.harness import until
 
 REPORTS = [b"%d" % number for number in range(10**9, 10**9 + 100)]
@@ -50,47 +48,6 @@ def take(dispatch: Fleet) -> bool:
     return True
 
 
-def block_at(fleet: Fleet, proxy: Proxy, request: str, *, forward: bool) -> tuple[Replica, Fault]:
-    """Return a monitor whose request is stuck: the one that takes a report, or the script that applies it."""
-    if request == "take":
-        fault = proxy.fault("BLMOVE", fleet.service.source, forward=forward)
-        replica = fleet.up(redis=proxy.url)
-        until(fault.met.is_set)
-    else:
-        replica = fleet.up(redis=proxy.url)
-        fleet.waiting(2)
-        fault = proxy.fault("EVAL", fleet.service.source, forward=forward)
-    fleet.push(REPORTS[:50])
-    until((fault.answered if forward else fault.met).is_set)
-    return replica, fault
-
-
-@pytest.mark.parametrize("killed", [False, True], ids=["cut off", "killed"])
-@pytest.mark.parametrize("forward", [True, False], ids=["after", "before"])
-@pytest.mark.parametrize("what", ["take", "settle"])
-def test_reports_take_effect_once_if_their_monitor_fails_at_the_worst_moment(
-    fleet: Fleet, dispatch: Fleet, server: EmbeddedServer, what: str, forward: bool, killed: bool
-) -> None:
-    dispatch.stop()
-    dispatch.up(message_timeout=100, message_expire=1000)
-    register(dispatch, REPORTS)
-    ids = []
-    with Proxy(server.port) as proxy:
-        replica, fault = block_at(fleet, proxy, what, forward=forward)
-        if killed:
-            ids.append(str(fleet.id_of(replica)))
-            replica.kill()
-            fleet.forget(replica)
-        fault.cut()
-        if killed:
-            fleet.up()
-        fleet.wait_until_settled()
-        fleet.push(REPORTS[50:])
-        assert_done(dispatch, fleet, len(REPORTS))
-        fleet.stop()
-    assert_registry_clean(fleet, killed=ids)
-
-
 def test_10000_reports_left_by_a_dead_monitor_take_effect_once(fleet: Fleet, dispatch: Fleet) -> None:
     dispatch.stop()
     dispatch.up(message_timeout=100, message_expire=1000)
@@ -103,65 +60,6 @@ def test_10000_reports_left_by_a_dead_monitor_take_effect_once(fleet: Fleet, dis
     assert_done(dispatch, fleet, len(MANY))
     fleet.stop()
     assert_registry_clean(fleet, killed=["7"])
-
-
-def test_a_monitor_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet, dispatch: Fleet) -> None:
-    register(dispatch, REPORTS[:1])
-    fleet.up()
-    fleet.waiting(2)
-    fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
-    fleet.redis.lpush(pending_of(fleet.service.pending, "77"), "nobody's")
-    until(lambda: dispatch.metric("done:unknown") == {"count": 1})
-    fleet.stop()
-    assert_registry_clean(fleet, killed=["77"])
-
-
-@pytest.mark.parametrize(
-    "key", ["demo:dead", "demo:message:deadlines", "demo:metrics:timeout", "demo:done", "work:out"]
-)
-def test_a_key_of_the_wrong_type_is_named_and_what_is_due_waits_until_it_is_mended(
-    fleet: Fleet, dispatch: Fleet, key: str
-) -> None:
-    dispatch.push(REPORTS)
-    until(lambda: dispatch.redis.zcard(dispatch.keys.deadlines) == len(REPORTS))
-    take(dispatch)
-    if fleet.redis.exists(key):
-        fleet.redis.rename(key, "kept")
-    fleet.redis.set(key, "not what it should be")
-    monitor = fleet.up()
-    until(lambda: f"{key} holds a string" in monitor.log_text())
-    until(lambda: f"{key} holds a string" in (fleet.redis.hget(fleet.keys.metric("error"), "last") or b"").decode())
-    fleet.redis.delete(key)
-    if fleet.redis.exists("kept"):
-        fleet.redis.rename("kept", key)
-    until(lambda: take(dispatch) and dispatch.redis.llen(dispatch.keys.dead) == len(REPORTS))
-    assert dispatch.metric("dead") == {"count": len(REPORTS), "timeout": len(REPORTS)}
-    assert dispatch.redis.llen("taken") == 3 * len(REPORTS)
-    assert monitor.running
-    fleet.stop()
-    assert fleet.redis.hget(fleet.keys.metric("error"), "count") == b"1"
-    assert asyncio.run(audited(dispatch)) == []
-    assert_registry_clean(fleet)
-
-
-def test_scripts_forgotten_again_and_again_lose_and_double_nothing(
-    fleet: Fleet, dispatch: Fleet, rng: random.Random
-) -> None:
-    fleet.up()
-    fleet.up()
-    for start in range(0, 5_000, 50):
-        dispatch.push(MANY[start : start + 50])
-        fleet.redis.script_flush()
-        fleet.push(MANY[start : start + 25])  # the others run out of attempts
-        time.sleep(rng.uniform(0, 0.01))  # a random time for the flush, not a wait
-    under_way = dispatch.keys.deadlines, dispatch.keys.delayed
-    until(lambda: take(dispatch) and not dispatch.redis.exists(*under_way), timeout=40)
-    fleet.wait_until_settled()
-    count = {name: int(dispatch.redis.hget(dispatch.keys.metric(name), "count") or 0) for name in ("done", "dead")}
-    late = dispatch.metric("done:late").get("completed", 0)
-    assert count["done"] + late + count["dead"] == 5_000
-    assert count["dead"] >= 2_500
-    assert asyncio.run(audited(dispatch)) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -43,20 +43,6 @@ def test_10000_messages_of_a_dead_run_are_delivered_once_and_first_and_in_order(
         assert_registry_clean(fleet, killed=[id] if id else [])
 
 
-def test_the_lists_of_several_dead_runs_are_adopted_the_oldest_first(fleet: Fleet) -> None:
-    now = fleet.redis.time()[0]
-    ids = ["2", "9", "10", "11"]
-    fleet.redis.set(fleet.keys.counter, "11")
-    for place, id in enumerate(ids):
-        fleet.redis.zadd(fleet.keys.owners, {id: now})
-        some = LEFT[place * 100 : (place + 1) * 100]
-        fleet.redis.lpush(pending_of(fleet.service.pending, id), *map(fleet.service.packed, some))
-    fleet.up()
-    fleet.wait_until_settled()
-    for out in fleet.service.outs:
-        assert fleet.held(out) == LEFT[: len(ids) * 100]
-
-
 def test_a_run_that_lives_adopts_what_one_that_dies_later_has_left(fleet: Fleet) -> None:
     """It does so at its next heartbeat, without a message to wake it."""
     fleet.up()
@@ -83,19 +69,3 @@ def test_an_instance_stopped_while_it_adopts_finishes_the_adopted_messages(
         assert replica.wait() == 0
         assert_accounted(fleet, LATER)
         assert_registry_clean(fleet, killed=["77"])
-
-
-def test_a_run_that_lives_keeps_what_it_holds(fleet: Fleet) -> None:
-    """Its pending list is no orphan while it is registered."""
-    living = fleet.up()
-    fleet.waiting()
-    id = str(fleet.id_of(living))
-    held = pending_of(fleet.service.pending, id)
-    fleet.redis.set(fleet.service.outs[0], "not a list")
-    fleet.push(LATER)
-    until(lambda: fleet.redis.llen(held))
-    fleet.up()
-    until(lambda: fleet.redis.hget(fleet.keys.metric("error"), "count"))
-    assert fleet.redis.llen(held)
-    fleet.redis.delete(fleet.service.outs[0])
-    assert_all_settled(fleet, LATER)

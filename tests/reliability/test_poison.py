@@ -99,26 +99,3 @@ def test_a_request_that_killed_twice_and_is_handled_by_the_third_has_a_clean_sla
     fleet.up()
     until(lambda: letters(fleet) == [("poison", "poison")])
     assert not sound.running
-
-
-def test_an_error_of_the_server_is_no_death(fleet: Fleet) -> None:
-    """An instance that reconnects and finds its request still in hand has not died of it."""
-    fleet.service = Dispatching()
-    fleet.redis.zadd(fleet.keys.owners, {"77": fleet.redis.time()[0]})
-    fleet.redis.lpush("work:pending:77", "suspect")
-    fleet.redis.set("work:out", "not a list")
-    replica = fleet.start()
-    until(lambda: "work:out holds a string" in replica.log_text())
-    tries = calls(fleet)
-    until(lambda: calls(fleet) >= tries + 5)
-    fleet.redis.delete("work:out")
-    fleet.wait_until_settled()
-    assert fleet.held("work:out") == [b"suspect"]
-    assert letters(fleet) == []
-    assert not fleet.redis.exists(fleet.keys.deaths)
-
-
-def calls(fleet: Fleet) -> int:
-    """Return the number of script calls so far."""
-    found = fleet.redis.info("commandstats")
-    return sum(found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))

@@ -70,23 +70,6 @@ def reloading(fleet: Fleet, tmp_path: Path, rng: random.Random, monkeypatch: pyt
     return Reloading(fleet, props, rng)
 
 
-def test_two_replicas_that_reload_at_random_times_under_load_lose_and_double_nothing(
-    reloading: Reloading, rng: random.Random
-) -> None:
-    fleet = reloading.fleet
-    until(lambda: all(map(fleet.id_of, reloading.replicas)))
-    with Publisher(fleet, rng) as publisher:
-        for _ in rounds():
-            time.sleep(rng.uniform(0, 0.06))  # a random time for the order, not a wait
-            reloading.reload()
-    until(reloading.is_settled)
-    until(lambda: fleet.metric("reload").get("count", 0) >= 2)
-    fleet.stop()
-    assert_accounted(fleet, publisher.accepted)
-    assert_registry_clean(fleet)
-    assert fleet.metric("reload").keys() == {"count"}
-
-
 def test_replicas_killed_while_their_settings_change_lose_and_double_nothing(
     reloading: Reloading, rng: random.Random
 ) -> None:

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 
-from penstock.base.keys import pending_of
 from penstock.testing.server import EmbeddedServer
 from tests.reliability.conftest import Launch
 from tests.reliability.fleet import Fleet, Watching, assert_accounted, assert_registry_clean
@@ -64,57 +63,6 @@ def test_an_error_counts_once_each_time_it_occurs(fleet: Fleet) -> None:
         assert fleet.held(out) == messages
         fleet.redis.delete(*fleet.service.outs)
     assert errors(fleet) == 3
-
-
-def test_an_in_list_of_the_wrong_type_is_reported_and_repaired(fleet: Fleet) -> None:
-    fleet.redis.set(fleet.service.source, "not a list")
-    fleet.up()
-    until_error_names(fleet, fleet.service.source)
-    fleet.redis.delete(fleet.service.source)
-    fleet.push(MESSAGES)
-    assert_mended(fleet)
-
-
-def test_a_pending_list_of_the_wrong_type_is_reported_and_repaired(fleet: Fleet) -> None:
-    """It becomes one while the replica waits, with messages of a dead instance to adopt into it."""
-    replica = fleet.up()
-    fleet.waiting()
-    own = pending_of(fleet.service.pending, fleet.id_of(replica))
-    fleet.redis.set(own, "not a list")
-    fleet.push(MESSAGES)
-    until_error_names(fleet, own)
-    fleet.redis.delete(own)
-    assert_mended(fleet)
-
-
-@pytest.mark.parametrize("id", [None, "7"], ids=["bare", "of a dead run"])
-def test_a_pending_list_of_the_wrong_type_that_would_be_adopted_is_reported_and_repaired(
-    fleet: Fleet, id: str | None
-) -> None:
-    orphan = pending_of(fleet.service.pending, id)
-    if id:
-        fleet.redis.set(fleet.keys.counter, id)
-        fleet.redis.zadd(fleet.keys.owners, {id: fleet.redis.time()[0]})
-    fleet.redis.set(orphan, "not a list")
-    fleet.up()
-    fleet.push(MESSAGES)
-    until_error_names(fleet, orphan)
-    fleet.redis.delete(orphan)
-    fleet.wait_until_settled()
-    assert fleet.replicas[-1].running
-    fleet.stop()
-    assert_accounted(fleet, MESSAGES)
-
-
-@pytest.mark.parametrize("metric", ["taken", "delivered"])
-def test_a_metric_of_the_wrong_type_is_reported_and_repaired(fleet: Fleet, metric: str) -> None:
-    fleet.redis.set(fleet.keys.metric(metric), "not a hash")
-    fleet.up()
-    fleet.push(MESSAGES)
-    until_error_names(fleet, fleet.keys.metric(metric))
-    assert not any(map(fleet.redis.exists, fleet.service.outs))
-    fleet.redis.delete(fleet.keys.metric(metric))
-    assert_mended(fleet)
 
 
 KERNEL = {"ids": "list", "owners": "zset", "holdings": "hash", "id": "string", "metrics:start": "hash", "held": "hash"}

@@ -54,9 +54,9 @@ class Member:
         self.fleet.forget(self.replica)
         return in_hand
 
-    def wait_until_busy(self, longest: float = 0.2) -> None:
-        """Wait until it has a message in hand, at most ``longest`` seconds."""
-        end = time.monotonic() + longest
+    def wait_until_busy(self) -> None:
+        """Wait until it has a message in hand, at most for a moment."""
+        end = time.monotonic() + 0.2
         while time.monotonic() < end and not any(map(self.fleet.redis.llen, self._held())):
             time.sleep(0.0005)
 

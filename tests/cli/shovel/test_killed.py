@@ -1,7 +1,6 @@
 """penstock shovel: nothing is lost or doubled, however the call or its link ends."""
 
 import asyncio
-import random
 import re
 import signal
 
@@ -89,43 +88,6 @@ async def test_a_killed_shovel_is_resumed_by_the_same_call(
     assert state == pending + b":sequence"
     last = await shovel(redis_url, "in", proxy.url.replace("redis://", "redis://default:@"), "out")
     assert (last.status, last.error) == (0, "")
-    await assert_moved(redis, there, messages)
-
-
-async def test_what_a_killed_shovel_sent_and_a_link_held_back_is_refused_when_it_comes_late(
-    redis: Redis, there: Redis, redis_url: str, proxy: Proxy
-) -> None:
-    messages = [b"%d" % number for number in range(500)]
-    await push(redis, messages)
-    fault = proxy.fault("EVALSHA", forward=False)
-    async with shoveling(redis_url, "in", proxy.url, "out") as process:
-        await wait_for(fault.met)
-        assert (await shovel(redis_url, "in", proxy.url, "out")).status == 0
-        fault.late()
-        await wait_for(fault.answered)
-        process.kill()
-        await ended(process)
-    await assert_moved(redis, there, messages)
-
-
-async def test_killed_again_and_again_it_loses_and_doubles_nothing(
-    redis: Redis, there: Redis, redis_url: str, there_url: str
-) -> None:
-    messages = messages_with_trouble(60_000, size=500)
-    await push(redis, messages)
-    for turn in range(8):
-        before = await there.llen("out")
-        async with shoveling(redis_url, "in", there_url, "out", "--limit", "7000") as process:
-
-            async def has_more(before: int = before) -> bool:
-                return await there.llen("out") > before or process.returncode is not None
-
-            await eventually(has_more)
-            await asyncio.sleep(random.Random(turn).uniform(0, 0.05))
-            if process.returncode is None:
-                process.kill()
-            await ended(process)
-    assert (await shovel(redis_url, "in", there_url, "out")).status == 0
     await assert_moved(redis, there, messages)
 
 

@@ -53,21 +53,6 @@ async def test_a_signal_while_the_other_server_is_away_leaves_all_for_the_next_c
             await assert_moved(redis, there, messages)
 
 
-async def test_a_restart_of_the_other_server_is_waited_for(redis: Redis, redis_url: str, tmp_path: Path) -> None:
-    messages = messages_with_trouble(60_000, size=500)
-    await push(redis, messages)
-    with EmbeddedServer(directory=tmp_path, aof=True) as server, ReplyGate(server.port) as gate:
-        async with shoveling(redis_url, "in", gate.url, "out") as process:
-            await wait_for(gate.closed)
-            await asyncio.to_thread(server.kill)
-            await asyncio.to_thread(server.start)
-            gate.open()
-            status, err = await ended(process)
-        assert (status, err.count("the link is broken")) == (0, 1)
-        async with Redis.from_url(server.url) as there:
-            await assert_moved(redis, there, messages)
-
-
 async def test_a_server_that_is_away_for_a_moment_is_waited_for(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     await push(redis, [b"one", b"two"])
     with EmbeddedServer(directory=tmp_path) as server:
