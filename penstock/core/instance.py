@@ -1,5 +1,6 @@
 """One server of a bus: its two connections, kept up, and calls that wait while it is away."""
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.exceptions import TimeoutError as Unanswered
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall, WrongType
@@ -265,7 +267,12 @@ class Instance:
             if not wire.is_open:
                 await wire.open()
         try:
-            role, *_ = await self._wire.execute_command("ROLE")
+            async with asyncio.timeout(MAX_SILENCE):
+                role, *_ = await self._wire.execute_command("ROLE")
+        except TimeoutError:
+            error = Unanswered("no answer while connecting")
+            self._wire.end(error, told=False)
+            raise error from None
         except ResponseError:  # not permitted
             return
         if role == b"slave":

@@ -9,6 +9,8 @@ import pytest
 
 from penstock.base.errors import Unavailable
 from penstock.bus import Bus
+from penstock.core import instance
+from penstock.testing.chaos.proxy import FaultProxy, ProxyFault, Timing
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import attached, lose_patience
 from tests.support.harness import PATIENCE
@@ -45,3 +47,14 @@ async def test_a_bus_leaves_a_server_that_hangs_in_bounded_time(hanging: Embedde
     os.kill(hanging.pid, signal.SIGSTOP)
     async with asyncio.timeout(PATIENCE):
         await bus.disconnect()
+
+
+async def test_a_connection_whose_first_question_is_not_answered_is_made_anew(
+    hanging: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link may drop it while the server connects; nothing else would end that wait."""
+    monkeypatch.setattr(instance, "MAX_SILENCE", 0.1)
+    async with FaultProxy(int(hanging.url.rpartition(":")[2].partition("/")[0])) as link:
+        link.fault = ProxyFault("ROLE", Timing.BEFORE, True, 0.0)
+        async with asyncio.timeout(PATIENCE), Bus(f"redis://{link.address}/0"):
+            assert link.fault is None
