@@ -2,14 +2,13 @@
 
 import asyncio
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.base.errors import Gone, Unavailable
+from penstock.bus.host import Host
 from penstock.bus.keys import direct_channel
+from penstock.bus.queue import Queue
 from penstock.bus.scripts import PUSH
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 MAX_TOGETHER: Final = 500
 MAX_BYTES: Final = 1 << 16
@@ -23,7 +22,7 @@ MAX_REQUESTERS: Final = 10_000
 class Answers:
     """Those of one provider."""
 
-    def __init__(self, bus: "Bus") -> None:
+    def __init__(self, bus: Host) -> None:
         self._bus = bus
         self._lines: dict[str, _Line] = {}
 
@@ -50,10 +49,10 @@ class _Answer(NamedTuple):
 class _Line:
     """The answers to one requester: one call is under way at a time, and what comes meanwhile goes together."""
 
-    def __init__(self, bus: "Bus", name: str) -> None:
+    def __init__(self, bus: Host, name: str) -> None:
         self.runs = False
         """Whether a call is under way."""
-        self._bus, self._queue = bus, bus.queue_without_outbox(name)
+        self._bus, self._queue = bus, Queue(bus, name)
         self._direct = direct_channel(name)
         self._waiting = list[_Answer]()
 

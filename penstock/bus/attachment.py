@@ -3,18 +3,16 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.encoding import parse_whole
 from penstock.base.errors import Gone, Moving, Unavailable, WrongCall
 from penstock.base.log import Log
+from penstock.bus.host import Host
 from penstock.bus.location import Located
 from penstock.bus.numbers import check_attaching
 from penstock.bus.scripts import ATTACH
 from penstock.core.link import Outage, again
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 AWAY_SECONDS: Final = 0.2
 """Seconds for which a bus with an outbox waits for ``attach`` while one of its servers is away."""
@@ -24,7 +22,7 @@ _log: Final = Log("penstock.bus")
 class Attached(Located):
     """A queue that is attached to, or will be."""
 
-    def __init__(self, bus: "Bus", name: str) -> None:
+    def __init__(self, bus: Host, name: str) -> None:
         super().__init__(bus, name)
         self.seconds = 0
         """The ttl of the queue once attached."""
@@ -57,7 +55,7 @@ class Attached(Located):
         attaching = self._attaching
         self._attachers += 1
         try:
-            if self._bus.outbox and not await self._attached_or_away(attaching, self._bus.outbox.away):
+            if self._bus.away and not await self._attached_or_away(attaching, self._bus.away):
                 self._goes_on = True
                 return False
             return await asyncio.shield(attaching)
@@ -169,7 +167,7 @@ class Attached(Located):
         return await again(self._attach_once, Outage(None), lasts=self._gives_up)
 
     def _gives_up(self, error: Exception) -> bool:
-        goes_on = self._bus.outbox and not self._bus.leaves and self._attaching is asyncio.current_task()
+        goes_on = self._bus.away and not self._bus.leaves and self._attaching is asyncio.current_task()
         return not goes_on or not isinstance(error, Unavailable)
 
     async def _attach_once(self) -> bool:

@@ -127,6 +127,11 @@ class Bus(Federating):
         return self._outbox
 
     @property
+    def away(self) -> asyncio.Event | None:
+        """Return what is set while a server is away, if pushes go to an outbox then; None without one."""
+        return self._outbox.away if self._outbox else None
+
+    @property
     def waiting(self) -> int:
         """Return how many messages wait in the outbox for queues of this bus."""
         return self._outbox.waiting if self._outbox else 0
@@ -145,13 +150,7 @@ class Bus(Federating):
 
     def queue(self, name: str) -> Queue:
         """Return the queue ``name``: ``attach`` to it, then push and consume."""
-        checked(name)
         return Queue(self, name, self._outbox)
-
-    def queue_without_outbox(self, name: str) -> Queue:
-        """Return the queue ``name``, for objects whose messages are for those who are there."""
-        checked(name)
-        return Queue(self, name)
 
     def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
         """Return one end of the channel ``name``: ``connect`` or ``listen``, then send."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, overload
+from typing import Any, ClassVar, Final, Literal, overload
 
 from redis.exceptions import RedisError
 
@@ -15,13 +15,11 @@ from penstock.bus.acks import log_failure
 from penstock.bus.consumption import Consumption
 from penstock.bus.events import Emitter, Handler
 from penstock.bus.handover import Handover
+from penstock.bus.host import Host
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode
 from penstock.bus.numbers import check_attaching, check_id
 from penstock.bus.queue import Queue
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 CONNECT: Final = b":1:"
 MESSAGE: Final = b":2:"
@@ -53,7 +51,7 @@ class Channel(Emitter):
         "remote:disconnected": "remote:disconnect",
     }
 
-    def __init__(self, bus: "Bus", name: str, local: str, remote: str) -> None:
+    def __init__(self, bus: Host, name: str, local: str, remote: str) -> None:
         super().__init__()
         check_role(local)
         check_role(remote)
@@ -115,7 +113,7 @@ class Channel(Emitter):
     async def send_to(self, endpoint: str, message: Payload | Any, *, json: bool = False) -> int:
         """Send a message to the role ``endpoint`` without connecting."""
         check_role(endpoint)
-        queue = self._bus.queue_without_outbox(f"channel:{endpoint}:{self.name}")
+        queue = Queue(self._bus, f"channel:{endpoint}:{self.name}")
         await queue.attach()
         try:
             return await queue.push(MESSAGE + as_payload(message, json=json))
@@ -160,8 +158,8 @@ class Channel(Emitter):
         if self.is_attached:
             raise WrongCall(f"channel {self.name}: connected already")
         attaching, options = opening(options)
-        incoming = self._bus.queue_without_outbox(f"channel:{local}:{self.name}")
-        outgoing = self._bus.queue_without_outbox(f"channel:{remote}:{self.name}")
+        incoming = Queue(self._bus, f"channel:{local}:{self.name}")
+        outgoing = Queue(self._bus, f"channel:{remote}:{self.name}")
         self._remote_is_connected, self._unacknowledged = False, {}
         self._reliable = bool(options.get("reliable"))
         self._incoming, self._outgoing = incoming, outgoing

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis.exceptions import ConnectionError
 
@@ -25,7 +25,6 @@ from penstock.fallback import Destination, Fallback, Ids, Met, Sent, opened
 
 if TYPE_CHECKING:
     from penstock.bus.homes import Homes
-    from penstock.bus.queue import Queue
     from penstock.outbox import Outbox, Spools
 
 ON_DISK: Final = 0
@@ -186,10 +185,27 @@ class QueueDestination(Destination):
             self._noted = note
 
 
+class Pushed(Protocol):
+    """A queue that messages are pushed to."""
+
+    name: str
+    pushed: int
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Return what ``attach`` was called with."""
+
+    def check_pushable(self) -> None:
+        """Raise ``Gone`` after the queue was closed, ``WrongCall`` before ``attach`` was called."""
+
+    def emit(self, event: str, *values: Any) -> None:
+        """Call the listeners of ``event``."""
+
+
 class StoredPushes:
     """The pushes of a queue of a bus with an outbox."""
 
-    def __init__(self, queue: "Queue", outbox: BusOutbox) -> None:
+    def __init__(self, queue: Pushed, outbox: BusOutbox) -> None:
         self._queue, self._outbox = queue, outbox
         self._under_way = 0
         self.task: asyncio.Future[None] | None = None

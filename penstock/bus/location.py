@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.base.errors import Gone, Moving
 from penstock.base.log import Log
 from penstock.bus.events import Emitter
+from penstock.bus.host import Host
 from penstock.bus.keys import QueueKeys, available_channel, lease_key, metadata_key
 from penstock.core.instance import Instance
 from penstock.core.script import Script
 from penstock.core.wire import Reply
 
 if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
     from penstock.bus.consumption import Consumption
 
 _log: Final = Log("penstock.bus")
@@ -24,7 +24,7 @@ _log: Final = Log("penstock.bus")
 class Located(Emitter):
     """A queue by its name, with its keys and its server."""
 
-    def __init__(self, bus: "Bus", name: str) -> None:
+    def __init__(self, bus: Host, name: str) -> None:
         super().__init__()
         self.name = name
         self.keys = QueueKeys.of(name)
@@ -41,7 +41,7 @@ class Located(Emitter):
         self._alive_at = 0.0
 
     @property
-    def bus(self) -> "Bus":
+    def bus(self) -> Host:
         """Return the bus that the queue belongs to."""
         return self._bus
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from redis.exceptions import RedisError
@@ -11,13 +11,11 @@ from redis.exceptions import RedisError
 from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError, Unreadable, WrongCall
 from penstock.base.log import Log
+from penstock.bus.host import Host
 from penstock.bus.keys import object_key
 from penstock.bus.numbers import MAX_TTL, is_whole
 from penstock.bus.scripts import SAVE
 from penstock.core.instance import Instance
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 TTL: Final = 60
 """Seconds that an object lives that was saved and is not kept alive."""
@@ -32,7 +30,7 @@ class Persistable:
     It lives for 60 s after a ``save`` unless ``persist`` keeps it alive.
     """
 
-    def __init__(self, bus: "Bus", name: str, value: Any, fields: list[str] | None) -> None:
+    def __init__(self, bus: Host, name: str, value: Any, fields: list[str] | None) -> None:
         self.name, self.value, self.seconds = name, value, TTL
         self._bus, self._key = bus, object_key(name)
         if isinstance(value, type):

@@ -1,14 +1,12 @@
 """Publish and subscribe: a message reaches those who listen at that moment."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 from penstock.base.errors import Unavailable
 from penstock.base.payload import Payload, as_payload
 from penstock.bus.events import Emitter
+from penstock.bus.host import Host
 from penstock.bus.keys import topic_channel
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 
 class PubSub(Emitter):
@@ -19,7 +17,7 @@ class PubSub(Emitter):
 
     EVENTS: ClassVar = frozenset({"subscribed", "unsubscribed", "message", "error"})
 
-    def __init__(self, bus: "Bus", name: str) -> None:
+    def __init__(self, bus: Host, name: str) -> None:
         super().__init__()
         self.name, self._bus = name, bus
         self._channel = topic_channel(name)

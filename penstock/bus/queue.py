@@ -4,25 +4,23 @@ import asyncio
 from collections.abc import AsyncIterable, Iterable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
+from typing import Any, ClassVar, Literal, Unpack, overload
 
 from penstock.base.encoding import encoded
 from penstock.base.errors import Full, Unavailable, WrongCall
-from penstock.base.payload import Payload, as_payload
+from penstock.base.payload import Payload, as_payload, checked
 from penstock.bus.acks import Acks
 from penstock.bus.attachment import Attached
 from penstock.bus.consumption import Consumption
 from penstock.bus.description import Described
 from penstock.bus.fallback import BusOutbox, StoredPushes
+from penstock.bus.host import Host
 from penstock.bus.keys import CLOSED
 from penstock.bus.mode import Mode, ModeOptions, running
 from penstock.bus.numbers import check_id
 from penstock.bus.pushes import Pushes
 from penstock.bus.scripts import CLOSE, FLUSH
 from penstock.core.batches import payload_batches
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 
 class Queue(Attached, Described):
@@ -36,7 +34,8 @@ class Queue(Attached, Described):
         {"attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "drain", "error"}
     )
 
-    def __init__(self, bus: "Bus", name: str, outbox: BusOutbox | None = None) -> None:
+    def __init__(self, bus: Host, name: str, outbox: BusOutbox | None = None) -> None:
+        checked(name)
         super().__init__(bus, name)
         self.pushed = self.consumed = 0
         """Messages that this object has pushed and handed out."""

@@ -4,20 +4,18 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from penstock.base.errors import WrongCall
 from penstock.base.log import Log
 from penstock.bus.answers import Answers
 from penstock.bus.events import Emitter
+from penstock.bus.host import Host
 from penstock.bus.provider import CONCURRENCY, LONGEST, Answer, Provider
 from penstock.bus.queue import Queue
 from penstock.bus.requester import TIMEOUT, Requester
 from penstock.bus.role import Role
 from penstock.core.wire import Subscriber
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 _log: Final = Log("penstock.bus")
 
@@ -35,7 +33,7 @@ class Service(Emitter):
     EVENTS: ClassVar = frozenset({"serving", "connected", "request", "disconnect", "error"})
     ALIASES: ClassVar = {"connect": "connected", "disconnected": "disconnect"}
 
-    def __init__(self, bus: "Bus", name: str) -> None:
+    def __init__(self, bus: Host, name: str) -> None:
         super().__init__()
         self.name, self.bus = name, bus
         self.role: Role | None = None
@@ -43,7 +41,7 @@ class Service(Emitter):
 
     def queue(self, name: str) -> Queue:
         """Return the queue ``name``, where the service is."""
-        return self.bus.queue_without_outbox(name)
+        return Queue(self.bus, name)
 
     def subscriber(self, replies: Queue) -> Subscriber | None:
         """Return what hears answers that come past the queue ``replies``; None if none can."""

@@ -1,6 +1,6 @@
 """Objects of another site's bus, over busmq's federation protocol on websockets."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.base.errors import WrongCall
 from penstock.bus.channel import Channel
@@ -12,13 +12,11 @@ from penstock.bus.federation.pubsub import FederatedPubSub
 from penstock.bus.federation.queue import FederatedQueue
 from penstock.bus.federation.service import FederatedService
 from penstock.bus.federation.site import Site, SiteOptions, check_options
+from penstock.bus.host import Host
 from penstock.bus.persistable import Persistable
 from penstock.bus.pubsub import PubSub
 from penstock.bus.queue import Queue
 from penstock.bus.service import Service
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 __all__ = [
     "FederatedChannel",
@@ -34,7 +32,7 @@ __all__ = [
 class Sites:
     """The other sites of a bus: opened at the first use, closed with the bus."""
 
-    def __init__(self, bus: "Bus", notifications: str) -> None:
+    def __init__(self, bus: Host, notifications: str) -> None:
         self._bus, self._notifications = bus, notifications
         self._sites: dict[tuple[str, str], Site] = {}
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError, WrongCall
@@ -14,12 +14,10 @@ from penstock.bus.federation.consumption import CREDIT
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
 from penstock.bus.handover import Handover
+from penstock.bus.host import Host
 from penstock.bus.message import Message
 from penstock.bus.mode import to_busmq
 from penstock.bus.numbers import check_id
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 
 class FederatedChannel(Remote):
@@ -30,7 +28,7 @@ class FederatedChannel(Remote):
     TYPE = "channel"
     HEARD = ("error", "connect", "remote:connect", "message", "disconnect", "remote:disconnect", "end")
 
-    def __init__(self, bus: "Bus", site: Site, name: str, local: str, remote: str) -> None:
+    def __init__(self, bus: Host, site: Site, name: str, local: str, remote: str) -> None:
         self.name, self.local, self.remote = name, local, remote
         self._opened: tuple[str, dict[str, Any]] | None = None
         self._is_there = self._remote_is_connected = False

@@ -1,7 +1,7 @@
 """Note in the own Redis which queues another site announces, so that ``find`` says where they are."""
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from redis.exceptions import RedisError
 
@@ -10,11 +10,9 @@ from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.bus.federation.pubsub import FederatedPubSub
 from penstock.bus.federation.site import Site
+from penstock.bus.host import Host
 from penstock.bus.scripts import DISCOVER
 from penstock.core.link import Outage, again
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 MAX_TTL: Final = 31_536_000
 _log: Final = Log("penstock.bus")
@@ -23,7 +21,7 @@ _log: Final = Log("penstock.bus")
 class Discovery:
     """Listens to the announcements of one site."""
 
-    def __init__(self, bus: "Bus", site: Site, topic: str) -> None:
+    def __init__(self, bus: Host, site: Site, topic: str) -> None:
         self._bus, self._site = bus, site
         self._topic = FederatedPubSub(bus, site, topic)
         self._topic.on("message", self._note)

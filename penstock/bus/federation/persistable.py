@@ -1,15 +1,13 @@
 """A persisted object of another site."""
 
 import json
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from penstock.base.encoding import encoded
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
+from penstock.bus.host import Host
 from penstock.bus.persistable import Persistable
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 
 class RemoteObject(Remote):
@@ -31,7 +29,7 @@ class RemoteObject(Remote):
 class FederatedPersistable(Persistable):
     """An object that is kept at another site: see ``Persistable``. ``remote`` has the events of ``FederatedQueue``."""
 
-    def __init__(self, bus: "Bus", site: Site, local: Persistable) -> None:
+    def __init__(self, bus: Host, site: Site, local: Persistable) -> None:
         super().__init__(bus, local.name, local.value, local.fields)
         self.remote = RemoteObject(bus, site, [local.name, {}, local.fields])
 

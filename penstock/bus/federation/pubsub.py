@@ -1,15 +1,13 @@
 """A topic of another site."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from penstock.base.encoding import decoded, encoded
 from penstock.base.payload import Payload, as_payload
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
+from penstock.bus.host import Host
 from penstock.bus.pubsub import PubSub
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 
 class FederatedPubSub(Remote):
@@ -19,7 +17,7 @@ class FederatedPubSub(Remote):
     TYPE = "pubsub"
     HEARD = ("error", "subscribed", "message")
 
-    def __init__(self, bus: "Bus", site: Site, name: str) -> None:
+    def __init__(self, bus: Host, site: Site, name: str) -> None:
         self.name = name
         self._is_wanted = self.is_subscribed = False
         super().__init__(bus, site, [name])

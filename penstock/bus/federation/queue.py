@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from penstock.base.errors import Gone, PenstockError, Unauthorized, WrongCall
 from penstock.base.payload import Payload, as_payload
@@ -14,13 +14,11 @@ from penstock.bus.federation.failures import error_of
 from penstock.bus.federation.pushes import Pushes
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
+from penstock.bus.host import Host
 from penstock.bus.mode import Mode, ModeOptions, running
 from penstock.bus.numbers import check_attaching, check_id
 from penstock.bus.queue import Queue
 from penstock.core.instance import OVERDUE_SECONDS
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 
 class FederatedQueue(FederatedDescription):
@@ -34,7 +32,7 @@ class FederatedQueue(FederatedDescription):
     TYPE = "queue"
     HEARD = ("error", "attached", "consuming", "closed", "detached")
 
-    def __init__(self, bus: "Bus", site: Site, name: str) -> None:
+    def __init__(self, bus: Host, site: Site, name: str) -> None:
         self.name = name
         self.pushed = self.consumed = 0
         """Messages that this object has pushed and handed out."""

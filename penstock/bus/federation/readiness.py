@@ -1,18 +1,15 @@
 """Whether another site is there and has an object as it should be, and the calls that wait for that."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError, Unavailable
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
+from penstock.bus.host import Host
 
 
 class Readiness:
     """That of one object at the site ``url``."""
 
-    def __init__(self, bus: "Bus", url: str, refused: PenstockError | None) -> None:
+    def __init__(self, bus: Host, url: str, refused: PenstockError | None) -> None:
         self._bus, self._url = bus, url
         self.refused = refused
         """Why the other site refuses the secret or the object; None if it does not."""

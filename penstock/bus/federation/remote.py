@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from penstock.base.errors import PenstockError, Refused, Unauthorized, Unconfirmed, Unsuitable, WrongCall
 from penstock.base.log import Log
@@ -26,10 +26,8 @@ from penstock.bus.federation.readiness import Readiness
 from penstock.bus.federation.site import Site
 from penstock.bus.federation.socket import MAX_FRAME, Socket
 from penstock.bus.federation.writer import HEAD_BYTES
+from penstock.bus.host import Host
 from penstock.core.link import Outage, again
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 REOPEN_SECONDS: Final = 1.0
 """Seconds after which a channel that the other end has closed is opened again."""
@@ -44,7 +42,7 @@ class Remote(Emitter):
     HEARD: ClassVar[tuple[str, ...]]
     """The events of the other end's object that are listened to; ``error`` is the first."""
 
-    def __init__(self, bus: "Bus", site: Site, args: list[Any]) -> None:
+    def __init__(self, bus: Host, site: Site, args: list[Any]) -> None:
         super().__init__()
         self._bus, self._args = bus, args
         self.site = site
@@ -67,7 +65,7 @@ class Remote(Emitter):
         return f"{self.TYPE} {self._args[0]}"
 
     @property
-    def bus(self) -> "Bus":
+    def bus(self) -> Host:
         """Return the bus that federates the object."""
         return self._bus
 

@@ -1,22 +1,18 @@
 """A service of another site, over its queues: busmq's federation has no services of its own."""
 
-from typing import TYPE_CHECKING
-
 from penstock.bus.answers import Answers
 from penstock.bus.federation.queue import FederatedQueue
 from penstock.bus.federation.site import Site
+from penstock.bus.host import Host
 from penstock.bus.queue import Queue
 from penstock.bus.service import Service
 from penstock.core.wire import Subscriber
-
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
 
 
 class FederatedService(Service):
     """A service of another site: see ``Service``. Its peer needs the queues ``service:<name>`` and those behind it."""
 
-    def __init__(self, bus: "Bus", site: Site, name: str) -> None:
+    def __init__(self, bus: Host, site: Site, name: str) -> None:
         super().__init__(bus, name)
         self._site = site
         self._queues = set[FederatedQueue]()

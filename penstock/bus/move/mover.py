@@ -4,13 +4,14 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from redis.exceptions import RedisError
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import Fenced, Occupied, PenstockError
 from penstock.base.urls import server_of
+from penstock.bus.host import Host
 from penstock.bus.keys import metadata_key
 from penstock.bus.move.lease import Lease
 from penstock.bus.move.plan import Plan, Step
@@ -19,9 +20,6 @@ from penstock.bus.move.transfer import Moved, Transfer, seal
 from penstock.bus.placement import INDEX, Placement
 from penstock.core.instance import Instance
 
-if TYPE_CHECKING:
-    from penstock.bus.bus import Bus
-
 AT_ONCE: Final = 8
 """Queues that are moved at the same time."""
 
@@ -29,7 +27,7 @@ AT_ONCE: Final = 8
 class Mover:
     """Moves queues of ``bus``, which must be connected to all its servers."""
 
-    def __init__(self, bus: "Bus", *, placement: Placement = Placement.BUSMQ, target: Instance | None = None) -> None:
+    def __init__(self, bus: Host, *, placement: Placement = Placement.BUSMQ, target: Instance | None = None) -> None:
         self.moved = Moved()
         self.problems = list[str]()
         """What ``plan`` found that it cannot mend."""
