@@ -5,7 +5,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.errors import PenstockError, Unavailable, WrongCall
 from penstock.base.log import Log
@@ -13,12 +13,9 @@ from penstock.base.payload import as_json
 from penstock.bus.events import is_cancelled
 from penstock.bus.message import Message
 from penstock.bus.request import Request
-from penstock.bus.role import Role
+from penstock.bus.role import Playing, Role
 from penstock.core.link import Outage, again
 from penstock.core.tasks import Tasks
-
-if TYPE_CHECKING:
-    from penstock.bus.service import Service
 
 REPLY_SECONDS: Final = 0.5
 """How long a provider waits for the queue of a requester, unless the request expires earlier."""
@@ -37,7 +34,7 @@ class Provider(Role):
 
     def __init__(
         self,
-        service: "Service",
+        service: Playing,
         handler: Answer | None,
         *,
         ttl: int,

@@ -14,13 +14,12 @@ from penstock.bus.acks import MAX_ACKED, log_failure
 from penstock.bus.keys import direct_channel
 from penstock.bus.message import Message
 from penstock.bus.queue import Queue
-from penstock.bus.role import Role
+from penstock.bus.role import Playing, Role
 from penstock.bus.scripts import ACK
 from penstock.core.wire import Subscriber
 
 if TYPE_CHECKING:
     from penstock.bus.consumption import Consumption
-    from penstock.bus.service import Service
 
 TIMEOUT: Final = 1.0
 """Seconds that a request waits for its answer, and each partial answer for the next one."""
@@ -45,7 +44,7 @@ class Requester(Role):
     from there. What is taken is kept until it is acknowledged, so a lost reply costs no part of an answer.
     """
 
-    def __init__(self, service: "Service", ttl: int) -> None:
+    def __init__(self, service: Playing, ttl: int) -> None:
         super().__init__(service, ttl)
         self.replies = service.queue(f"service:{service.name}:replyTo:{secrets.token_hex(8)}")
         self.pending: dict[str, Exchange] = {}

@@ -2,21 +2,47 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from penstock.base.log import Log
+from penstock.bus.answers import Answers
+from penstock.bus.host import Host
 from penstock.bus.queue import Queue
-
-if TYPE_CHECKING:
-    from penstock.bus.service import Service
+from penstock.core.wire import Subscriber
 
 _log: Final = Log("penstock.bus")
+
+
+class Playing(Protocol):
+    """A service, as its role sees it."""
+
+    name: str
+    bus: Host
+    role: "Role | None"
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue of requests, or of replies, that has this name."""
+
+    def subscriber(self, replies: Queue) -> Subscriber | None:
+        """Return what hears replies that are published; None if only the queue has them."""
+
+    def answers(self) -> Answers:
+        """Return what sends answers."""
+
+    async def fail(self, error: Exception) -> None:
+        """End the role, and emit ``error``."""
+
+    def emit(self, event: str, *values: Any) -> None:
+        """Call the listeners of ``event``."""
+
+    def deliver(self, event: str, *values: Any) -> Any:
+        """Call the listeners of ``event``, and return what they return."""
 
 
 class Role(ABC):
     """What a service is once it serves or is connected."""
 
-    def __init__(self, service: "Service", ttl: int) -> None:
+    def __init__(self, service: Playing, ttl: int) -> None:
         self.requests = service.queue(f"service:{service.name}")
         self._service, self._bus, self._ttl = service, service.bus, ttl
         self._attaching = asyncio.Lock()

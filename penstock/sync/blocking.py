@@ -4,13 +4,25 @@ import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from penstock.bus.handing import Handing
 from penstock.bus.provider import CONCURRENCY
+from penstock.sync.handlers import Handlers
+from penstock.sync.portal import Portal
 
-if TYPE_CHECKING:
-    from penstock.sync.blocking_bus import Bus
+
+class Host(Protocol):
+    """A blocking bus, as its objects see it."""
+
+    handlers: Handlers
+
+    @property
+    def run(self) -> Portal:
+        """Run a coroutine, and return its result."""
+
+    def wrap(self, value: Any) -> Any:
+        """Return ``value`` so that it blocks, if it is an object of the bus or a loop over messages."""
 
 
 class Blocking:
@@ -20,7 +32,7 @@ class Blocking:
     ``concurrency``; they may call the bus.
     """
 
-    def __init__(self, inner: Any, bus: "Bus") -> None:
+    def __init__(self, inner: Any, bus: Host) -> None:
         self._inner, self._bus = inner, bus
         self._threads: Executor | None = None
         """Those of a service."""
