@@ -28,17 +28,6 @@ async def balance(redis: Redis, policy: str = "expectedWait", **more: Any) -> tu
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_list_without_a_worker_gets_nothing(redis: Redis, policy: str) -> None:
-    await revive(redis, "a", "c")
-    await push(redis, SOURCE, range(300))
-    assert (await balance(redis, policy))[3] == 2
-    a, b, c = await contents(redis, ABC)
-    assert (len(a) + len(c), b) == (300, [])
-    assert a
-    assert c
-
-
-@pytest.mark.parametrize("policy", POLICIES)
 async def test_what_waits_for_a_dead_worker_goes_elsewhere_in_order_and_before_newer_messages(
     redis: Redis, policy: str
 ) -> None:
@@ -64,16 +53,6 @@ async def test_a_consumer_that_is_gone_is_no_worker_though_its_next_look_lies_ah
     await redis.hset("a:alive:steps", "living", "7 idle")
     await push(redis, SOURCE, range(20))
     assert (await balance(redis))[3] == 2
-
-
-async def test_messages_stay_if_no_worker_is_alive(redis: Redis) -> None:
-    await push(redis, "b", range(3))
-    await push(redis, SOURCE, range(5))
-    assert await balance(redis) == (0, 5, 0, 0)
-    assert [await redis.llen(name) for name in (SOURCE, *ABC)] == [5, 0, 3, 0]
-    await revive(redis, "b")
-    assert await balance(redis) == (5, 0, 1, 1)
-    assert await redis.llen("b") == 8
 
 
 async def test_a_dead_list_is_emptied_in_bounded_moves_each_safe_to_repeat(redis: Redis) -> None:

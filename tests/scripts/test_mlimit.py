@@ -13,7 +13,6 @@ from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
 from penstock.core.link import is_full
 from services.mlimit import delay
-from services.mlimit.delay import Delay
 from services.mlimit.request import reader
 from services.mlimit.service import run
 from services.mlimit.settings import Settings
@@ -193,51 +192,6 @@ async def test_a_noisy_user_does_not_delay_others_and_each_ones_messages_stay_in
     assert await numbers_of(redis, "noisy") == [*range(301)]
     assert (await metric(redis, "limited"))["count"] == 299
     assert (await audited(redis, chosen)).messages == 303
-
-
-async def test_messages_of_another_instance_that_died_are_released_in_time(redis: Any) -> None:
-    chosen = settings(rate=0.001, burst=1, **BY_USER)
-    await redis.lpush("in", said("a", 0), said("a", 1))
-    async with running(redis, chosen, run):
-        await eventually(lambda: taken(redis))
-    (entry,) = await redis.zrange(KEYS.waiting, 0, -1)
-    await redis.zincrby(KEYS.waiting, -1_000_000_000, entry)
-    async with running(redis, chosen, run, id="2"):
-        await eventually(lambda: all_out(redis))
-    assert await numbers_of(redis, "a") == [0, 1]
-    await audited(redis, chosen)
-
-
-async def test_a_message_is_not_overtaken_by_a_later_one_whose_token_is_there_before_it_has_moved(redis: Any) -> None:
-    chosen = settings(rate=0.001, burst=1, **BY_USER)
-    await redis.lpush("in", said("a", 0), said("a", 1))
-    async with running(redis, chosen, lambda context: Delay(context).take()):
-        await eventually(lambda: taken(redis))
-    (entry,) = await redis.zrange(KEYS.waiting, 0, -1)
-    await redis.zincrby(KEYS.waiting, -2_000_000_000, entry)  # due, and not moved
-    (bucket,) = [key async for key in redis.scan_iter(f"{KEYS.bucket}:*")]
-    await redis.delete(bucket)
-    await redis.lpush("in", said("a", 2))
-    async with running(redis, chosen, run):
-        await eventually(lambda: all_out(redis))
-    assert await numbers_of(redis, "a") == [0, 1, 2]
-
-
-async def test_beyond_its_capacity_messages_stay_in_in(redis: Any) -> None:
-    await redis.lpush("in", *(said("a", number) for number in range(20)))
-    chosen = settings(rate=50, burst=1, capacity=3, batch=2, **BY_USER)
-    most = 0
-
-    async def watched() -> bool:
-        nonlocal most
-        most = max(most, await redis.zcard(KEYS.waiting))
-        return await all_out(redis)
-
-    async with running(redis, chosen, run):
-        await eventually(watched)
-    assert 0 < most <= 4
-    assert await numbers_of(redis, "a") == [*range(20)]
-    await audited(redis, chosen)
 
 
 async def test_equal_messages_wait_each_for_itself(redis: Any) -> None:
