@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.base.errors import Fenced, WrongType
-from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state, state_of
+from penstock.base.errors import Fenced
+from tests.support.balancing import KEYS, SOURCE, contents, move, push, state, state_of
 
 ABC = ("a", "b", "c")
 
@@ -172,20 +172,6 @@ async def test_a_message_without_the_field_is_hashed_as_a_whole(redis: Redis, me
     await push(redis, SOURCE, [message, message])
     await move(redis, ABC, policy="hash", field="meta.key")
     assert sorted(await lengths(redis)) == [0, 0, 2]
-
-
-@pytest.mark.parametrize("key", [SOURCE, PENDING, "a", "c", "a:hand", KEYS.rates, KEYS.metric("rebalanced"), KEYS.held])
-async def test_a_key_of_another_type_is_named_and_nothing_moves(redis: Redis, key: str) -> None:
-    await redis.set(key, "in the way")
-    if key != SOURCE:
-        await push(redis, SOURCE, range(5))
-    with pytest.raises(WrongType, match=f"^{key} holds a string, expected a "):
-        await move(redis, ABC, in_hand=["a:hand", "b:hand", "c:hand"])
-    untouched = {SOURCE: 5} | dict.fromkeys(ABC, 0)
-    assert {name: await redis.llen(name) for name in untouched if name != key} == {
-        name: count for name, count in untouched.items() if name != key
-    }
-    assert await counted(redis, "delivered") == {}
 
 
 async def test_another_replica_that_is_the_active_one_moves_alone(redis: Redis) -> None:
