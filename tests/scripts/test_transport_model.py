@@ -482,9 +482,9 @@ class Transport(RuleBasedStateMachine):
         self.nothing_is_lost_doubled_or_overtaken()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.slow)])
 def test_whatever_happens_messages_arrive_once_and_in_order(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
     """Lower two limits, so batches of two messages already go past the scripts, without any earlier small messages."""
     read = 0
@@ -504,5 +504,5 @@ def test_whatever_happens_messages_arrive_once_and_in_order(
     monkeypatch.setattr("penstock.core.read_size.MIN_SMALL_MESSAGES", 0)
     OnServer.sources = ArrivalCounter
 
-    run_machine(OnServer, 60, 50)
-    assert read > 50
+    run_machine(OnServer, examples, 50)
+    assert read > examples
