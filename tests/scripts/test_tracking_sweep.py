@@ -109,120 +109,6 @@ async def test_a_message_may_want_fewer_attempts(start: Start, wanted: int, deli
         await hop.sweep()
     assert await hop.held() == [message] * deliveries
     assert [(letter["reason"], letter["attempts"]) for letter in await hop.letters()] == [("timeout", deliveries)]
-    assert await hop.problems() == []
-
-
-async def done(hop: Hop) -> None:
-    await hop.push_done("1", monitor=1)
-
-
-async def failed(hop: Hop) -> None:
-    await hop.push_done({"id": 1, "error": "no luck"}, monitor=1)
-
-
-async def touched(hop: Hop) -> None:
-    await hop.push_done({"id": 1, "touch": 100}, monitor=1)
-
-
-async def swept(hop: Hop) -> None:
-    await hop.sweep(1)
-
-
-async def swept_and_retried(hop: Hop) -> None:
-    await hop.sweep(1)
-    await hop.advance(5)
-    await hop.sweep(1)
-
-
-async def swept_retried_and_overdue(hop: Hop) -> None:
-    await swept_and_retried(hop)
-    await hop.advance(10)
-
-
-async def forgotten(hop: Hop) -> None:
-    await hop.redis.delete(hop.keys.message("1"))
-
-
-@pytest.mark.parametrize(
-    ("meanwhile", "then", "counts"),
-    [
-        (done, [], {"done": 1}),
-        (failed, ["1"], {"failed": 1}),
-        (touched, [], {"touched": 1}),
-        (swept, ["1"], {"timeout": 1}),
-        (swept_and_retried, [], {"timeout": 1, "retry": 1}),
-        (swept_retried_and_overdue, ["1"], {"timeout": 2, "retry": 1}),
-        (forgotten, [], {"expired": 1}),
-    ],
-)
-async def test_a_monitor_that_looked_too_early_leaves_what_has_changed_since(
-    start: Start, meanwhile: Callable[[Hop], Awaitable[None]], then: list[str], counts: dict[str, int]
-) -> None:
-    """Pause the monitor between reading what is due and acting on it."""
-    hop = await start(2, message_timeout=10, attempts=3, backoff=[5, 5])
-    await hop.push(b"hello")
-    await hop.advance(10)
-    monitor = hop.monitors[0]
-    assert await monitor.halt("sweep.lua", hop.sweep())
-    await meanwhile(hop)
-    await monitor.resume()
-    assert await hop.delayed() == then
-    assert (await hop.counts()).items() >= counts.items()
-    assert set(await hop.counts()) == {"taken", "delivered", "registered", *counts}
-    assert await hop.problems() == []
-
-
-async def given_up_for_good(hop: Hop) -> None:
-    await hop.push_done({"id": 1, "error": "no luck", "retry": False}, monitor=1)
-
-
-@pytest.mark.parametrize("meanwhile", [given_up_for_good, swept_retried_and_overdue])
-async def test_a_monitor_that_meant_to_try_again_buries_what_has_no_attempt_left_since(
-    start: Start, meanwhile: Callable[[Hop], Awaitable[None]]
-) -> None:
-    hop = await start(2, message_timeout=10, attempts=2, backoff=[5])
-    await hop.push(b"hello")
-    await hop.advance(10)
-    monitor = hop.monitors[0]
-    assert await monitor.halt("sweep.lua", hop.sweep())
-    await meanwhile(hop)
-    await monitor.resume()
-    assert await hop.delayed() == []
-    assert [letter["message"] for letter in await hop.letters()] == [b"hello"]
-    assert await hop.problems() == []
-
-
-async def test_a_message_to_be_delivered_is_not_delivered_by_one_who_looked_before_another_did(start: Start) -> None:
-    hop = await start(2, message_timeout=10, backoff=[5])
-    await hop.push(b"hello")
-    await hop.advance(10)
-    await hop.sweep()
-    await hop.advance(5)
-    monitor = hop.monitors[0]
-    assert await monitor.halt("sweep.lua", hop.sweep())
-    await hop.sweep(1)
-    await hop.advance(10)
-    await hop.sweep(1)
-    await hop.advance(5)
-    assert await hop.delayed() == ["1"]
-    await monitor.resume()
-    assert await hop.held() == [b"hello"] * 3
-    assert (await hop.record(1))["attempt"] == "3"
-    assert (await hop.counts()).items() >= {"timeout": 2, "retry": 2}.items()
-
-
-async def test_a_timeout_is_measured_from_the_delivery(start: Start) -> None:
-    hop = await start(message_timeout=10, attempts=3, backoff=[5])
-    began = await hop.now()
-    await hop.push(b"hello")
-    for seconds in (12, 5, 30):
-        await hop.advance(seconds)
-        await hop.sweep()
-    metric = await hop.metric("timeout")
-    elapsed = Span(0, await hop.now() - began)
-    assert metric.pop("sum") == elapsed + 12 + 30
-    assert metric.pop("max") == elapsed + 30
-    assert metric == {"count": 2, "histo100": 2}
 
 
 async def test_more_than_a_batch_is_done_in_several(start: Start) -> None:
@@ -292,7 +178,6 @@ async def test_a_damaged_record_counts_as_expired(start: Start) -> None:
     assert not await hop.redis.exists(hop.keys.message("1"))
     await hop.push_done("aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d")
     assert (await hop.counts())["done:late"] == 1
-    assert await hop.problems() == []
 
 
 async def test_the_last_published_policy_is_in_force(start: Start) -> None:
@@ -313,7 +198,6 @@ async def test_a_batch_of_the_largest_size_of_each_kind_may_be_due_at_once(start
     assert await hop.counts() == {"taken": 2000, "delivered": 2000, "registered": 2000, "timeout": 1000}
     await hop.push_done_batch(*["a"] * 1000)
     assert (await hop.counts())["done"] == 1000
-    assert await hop.problems() == []
 
 
 async def test_a_timer_sleeps_until_the_earliest_time_that_was_published(redis: Redis, redis_url: str) -> None:

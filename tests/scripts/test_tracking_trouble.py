@@ -88,7 +88,6 @@ async def test_requests_wait_until_it_is_repaired(start: Start, redis: Any, key:
     await hop.push(*(messages if key == "in" else [b"later"]))
     assert set(await hop.held()) == {b"first", b"last", *([] if key == "in" else [b"later"])}
     assert len(await hop.delayed()) == len(await hop.letters()) == 1
-    assert await hop.problems() == []
 
 
 async def test_deaths_that_cannot_be_put_on_record_hold_back_what_the_dead_left(start: Start, redis: Any) -> None:
@@ -169,7 +168,6 @@ async def test_an_invalid_counter_is_named_and_holds_messages_back(start: Start,
     hop = await start()
     await hop.push(b"third")
     assert await hop.held() == [b"first", b"second", b"third"]
-    assert await hop.problems() == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +196,6 @@ async def test_reports_wait_until_it_is_repaired(start: Start, redis: Any, key: 
     await hop.push_done(*(said if key == "demo:done" else ["3"]))
     counts = {"done": 1 if key == "demo:done" else 2, "failed": 1, "done:unknown": 1, "dead": 1}
     assert (await hop.counts()).items() >= counts.items()
-    assert await hop.problems() == []
 
 
 @pytest.mark.parametrize(
@@ -215,7 +212,6 @@ async def test_answers_wait_until_it_is_repaired(start: Start, redis: Any, key: 
     hop = await start()
     await hop.answer(*[ANSWER] * (2 if key == "res" else 1))
     assert await hop.held("mine") == [ANSWER] * 2
-    assert await hop.problems() == []
 
 
 @pytest.mark.parametrize(
@@ -239,7 +235,6 @@ async def test_due_messages_wait_until_it_is_repaired(start: Start, redis: Any, 
     await hop.sweep()
     assert len(await hop.held()) == 5
     assert (await hop.counts()).items() >= {"timeout": 1, "retry": 1, "dead": 1, "expired": 1, "delivered": 4}.items()
-    assert await hop.problems() == []
 
 
 async def test_scripts_that_the_server_forgot_are_sent_again(start: Start, redis: Any) -> None:
@@ -271,7 +266,6 @@ async def test_scripts_that_the_server_forgot_are_sent_again(start: Start, redis
     }
     assert await hop.counts() == counts
     assert await hop.held("mine") == [ANSWER] * 2
-    assert await hop.problems() == []
 
 
 def test_what_one_loop_cannot_settle_is_tried_about_once_a_second_though_another_loop_works(
@@ -320,7 +314,6 @@ async def test_a_message_with_which_the_script_fails_is_named_and_buried_and_hol
     assert [(letter["message"], letter["reason"]) for letter in letters] == [(messages[1], "poison")]
     assert letters[0]["error"].startswith("a script failed: ")
     assert {log["message"] for log in logs if "message" in log} == {messages[1]}
-    assert await hop.problems() == []
 
 
 async def test_an_entry_with_which_the_script_fails_is_named_and_buried_and_holds_up_no_other(
@@ -355,3 +348,4 @@ async def test_a_due_message_with_which_the_script_fails_is_named_and_buried_and
     ]
     assert {log["id"] for log in logs if "id" in log} == {"2"}
     assert (await hop.in_flight(), await hop.delayed()) == ([], [])
+    hop.is_sound = False  # the audit takes what is poison for refused before it was registered, as in mdispatch
