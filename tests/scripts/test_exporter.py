@@ -234,6 +234,8 @@ async def test_clients_that_drip_use_a_bounded_number_of_files_and_keep_no_scrap
     redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes the place of the oldest one; a new connection to Redis finds a file."""
+    assert module.MAX_CONNECTIONS < 1_000
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 10)
     monkeypatch.setattr(module._Handler, "timeout", 3600)
     before = open_files()
     async with exporting(redis) as exporter:
