@@ -80,7 +80,8 @@ async def test_what_a_dead_worker_has_in_hand_is_left_to_its_own_kind(redis: Red
 
 async def test_numbers_add_up_after_messages_were_taken_back(redis: Redis) -> None:
     await revive(redis, *ABC)
-    await push(redis, SOURCE, range(30))
+    await push(redis, PENDING, [0])
+    await push(redis, SOURCE, range(1, 30))
     await balance(redis, "length")
     await redis.delete("b:alive")
     await balance(redis, "length")
