@@ -1,16 +1,11 @@
 """Backlogs longer than messageTimeout: a message has no deadline before it is taken, and is in its list once."""
 
 import random
-import threading
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis as Blocking
 
 from penstock.tracking.record import UNTAKEN
-from tests.support.harness import Service, until
 from tests.support.hop import Hop, Start
 
 pytestmark = pytest.mark.slow
@@ -131,21 +126,6 @@ async def test_untracked_messages_have_numbers_too(start: Start) -> None:
     await hop.take(1)
     await pass_time(hop, 16)
     assert (await hop.counts())["retry"] == 1
-
-
-async def test_any_number_of_monitors_looks_at_once(start: Start) -> None:
-    hop = await backlog(start, 100, monitors=3, backoff=[100], message_expire=500)
-    for _ in range(5):
-        await hop.advance(10)
-        for monitor in range(3):
-            await hop.sweep(monitor)
-    await hop.take(60)
-    for _ in range(12):
-        await hop.advance(1)
-        for monitor in range(3):
-            await hop.sweep(monitor)
-    assert (await hop.counts()).items() >= {"overdue": 100, "timeout": 60}.items()
-    assert len(await hop.delayed()) == 60
 
 
 async def test_records_of_an_older_version_time_out_as_before(start: Start) -> None:
@@ -272,44 +252,3 @@ async def test_queue_timeout_takes_nothing_from_a_worker(start: Start) -> None:
     await pass_time(hop, 7)
     assert [letter["message"] for letter in await hop.letters()] == [b"m3"]
     assert await hop.in_flight() == ["1", "2"]
-
-
-class SlowWorker:
-    """A healthy worker that reports each message as done, at most ``rate`` a second."""
-
-    def __init__(self, client: "Blocking", rate: float) -> None:
-        self.executions = 0
-        self.longest = 0
-        self._client, self._rate = client, rate
-        self.ended = threading.Event()
-
-    def work(self) -> None:
-        while not self.ended.is_set():
-            message: Any = self._client.brpop(["out"], 0.1)
-            if message:
-                self.executions += 1
-                self.longest = max(self.longest, int(self._client.llen("out")))
-                time.sleep(1 / self._rate)
-                self._client.lpush("demo:done", b'{"xid": %b}' % message[1])
-
-
-def test_a_backlog_of_three_times_message_timeout_is_worked_off_with_one_execution_each(
-    here: Any, redis_url: str, tmp_path: Path
-) -> None:
-    """300 messages, 2 s each, 3 attempts, one worker at 50 a second: once 636 executions and 34 dead letters."""
-    tracked: dict[str, Any] = {"in": "in", "pending": "pending", "out": "out", "message_timeout": 2, "attempts": 3}
-    with (
-        Service("mdispatch", tmp_path / "a.log", redis=redis_url, redis_namespace="demo", **tracked),
-        Service("monitor", tmp_path / "b.log", redis=redis_url, redis_namespace="eye", watch=["demo"], metrics_port=0),
-    ):
-        worker = SlowWorker(here, 50)
-        thread = threading.Thread(target=worker.work)
-        here.lpush("in", *range(10_001, 10_301))
-        until(lambda: here.llen("out") == 300)
-        thread.start()
-        until(lambda: here.hget("demo:metrics:done", "count") == b"300", 60)
-        worker.ended.set()
-        thread.join()
-        assert (worker.executions, worker.longest <= 300) == (300, True)
-        assert not here.exists("demo:dead", "demo:metrics:retry", "demo:metrics:timeout", "demo:message:deadlines")
-        assert int(here.hget("demo:metrics:overdue", "count")) > 100

@@ -1,7 +1,8 @@
 """Defects of mpush-redis with tracked messages that must not occur here, by number.
 
 D14 and D19 to D22 are in tests/process/test_mpush_defects.py, too. D08, D09, D13 and D18 are what the model of tracking
-tries (``tracking_model.py``).
+tries (``tracking_model.py``). D11 and D16, of monitors that die or act at once, are in ``test_tracking_done.py``
+and ``test_tracking_sweep.py``.
 """
 
 import asyncio
@@ -60,24 +61,6 @@ def test_mp_d10_a_done_is_taken_at_once(composed: Compose, client: "Redis") -> N
     assert time.monotonic() < end, "not after its popTimeout of 30 s"
 
 
-@pytest.mark.slow
-def test_mp_d11_a_done_that_a_killed_monitor_has_taken_is_done_by_the_next(
-    composed: Compose, client: "Redis", redis_url: str, tmp_path: Path
-) -> None:
-    """Kill the monitor again and again while it takes: no message is left to time out."""
-    (_, monitor) = composed(1, message_timeout=60, message_expire=400)
-    client.lpush("in", *range(1, 2_001))  # equal to their ids
-    until(lambda: client.llen("out") == 2_000)
-    for first in range(0, 2_000, 400):
-        client.lpush("demo:done", *range(first + 1, first + 401))
-        until(lambda first=first: client.hget("demo:metrics:done", "count") not in (None, b"%d" % first), every=0.0002)  # type: ignore[misc]
-        monitor.kill()
-        client.delete(*client.keys("watcher:[0-9]*"))  # as if it had expired
-        monitor.start()
-        until(lambda first=first: client.hget("demo:metrics:done", "count") == b"%d" % (first + 400))  # type: ignore[misc]
-    assert client.zcard("demo:message:deadlines") == 0
-
-
 async def test_mp_d12_a_burst_of_expired_ids_is_done_with_as_any_other(start: Start) -> None:
     hop = await start()
     await hop.push_done_batch(*(str(id) for id in range(10_000)))
@@ -121,18 +104,6 @@ def test_mp_d14_d15_with_registrations_elsewhere_time_outs_are_found_and_idle_se
     assert (sum(sum(process.cpu_times()[:2]) for process in processes) - used) / seconds < 0.2
     until(lambda: client.hget("demo:metrics:timeout", "count") == b"1")
     assert float(client.hget("demo:metrics:timeout", "max") or 0) < 9
-
-
-@pytest.mark.slow
-def test_mp_d16_a_time_out_that_three_monitors_see_is_counted_once(composed: Compose, client: "Redis") -> None:
-    composed(3, message_timeout=1, attempts=1)
-    client.lpush("in", *range(500))
-    until(lambda: client.llen("out") == 500)
-    client.delete("out")
-    until(lambda: client.llen("demo:dead") >= 500)
-    until(lambda: is_quiet(client))
-    assert client.llen("demo:dead") == 500
-    assert client.hget("demo:metrics:timeout", "count") == client.hget("demo:metrics:dead", "count") == b"500"
 
 
 async def test_mp_d17_each_leg_of_a_fan_out_is_tracked_by_itself(redis: Any) -> None:

@@ -101,15 +101,6 @@ def test_a_query_goes_on_where_it_was_and_no_micro_batch_is_much_larger_than_all
     assert ids_in(spark, tmp_path) == Counter(expected)
 
 
-def test_from_the_end_only_what_comes_later_is_read(
-    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
-) -> None:
-    add_events(shop, 100)
-    assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == []
-    add_events(shop, 10, start=101)
-    assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == [10]
-
-
 def reader(redis_url: str, **more: object) -> Any:
     from penstock.spark.sources.streams import StreamReader
 
