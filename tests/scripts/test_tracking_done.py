@@ -107,27 +107,6 @@ async def test_a_report_names_by_its_text_what_an_older_version_has_registered(s
     assert await hop.in_flight() == []
 
 
-@pytest.mark.parametrize("percent", [0, 9.999, 10, 19.999, 50, 99.999, 100, 100.1, 1000])
-async def test_a_response_time_is_counted_in_its_tenth_of_what_the_worker_had(start: Start, percent: float) -> None:
-    """Use a budget so large that the duration of the test does not matter."""
-    hop = await start(message_timeout=10)
-    await hop.push(b"hello")
-    now, budget = await hop.now(), 10_000_000
-    begun = now - budget * percent / 100
-    stamps = {"timestamp": f"{begun:.6f}", "deadline": f"{begun + budget:.6f}"}
-    await hop.redis.hset(hop.keys.message("1"), mapping=stamps)
-    await hop.push_done("1")
-    tenth = f"histo{min(int(percent // 10 * 10), 100)}"
-    metric = await hop.metric("done")
-    elapsed = Span(0, await hop.now() - now)
-    assert metric == {
-        "count": 1,
-        "sum": elapsed + (now - begun),
-        "max": elapsed + (now - begun),
-        tenth: 1,
-    }
-
-
 async def second_attempt(start: Start, **settings: Any) -> Hop:
     """Return a hop with message 1, whose second attempt is in flight."""
     hop = await in_backoff(start, **settings)
