@@ -75,15 +75,6 @@ async def test_a_list_that_was_there_before_its_answer_is_given_no_ttl(start: St
     assert await hop.redis.ttl("others") == -1
 
 
-async def test_a_ttl_that_its_reader_gave_a_list_is_not_shortened(start: Start) -> None:
-    hop = await start(reply_expire=60)
-    await hop.push(request("a", replyTo="mine"))
-    await hop.redis.lpush("mine", "before")
-    await hop.redis.expire("mine", 3600)
-    await hop.answer(answer("a"))
-    assert 3500 < await hop.redis.ttl("mine") <= 3600
-
-
 async def test_an_answer_to_a_request_that_wants_none_is_a_dead_letter_and_the_request_is_done(start: Start) -> None:
     hop = await start()
     await hop.push(request("a"))
