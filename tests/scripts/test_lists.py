@@ -698,14 +698,6 @@ async def test_outside_async_with_nothing_is_begun(redis_url: str) -> None:
         await lists["orders"].push("a")
 
 
-async def test_what_was_taken_goes_back_if_results_meet_a_key_of_another_type(redis: Any, orders: List) -> None:
-    await orders.push_many(NUMBERS[:50])
-    await redis.set("out", "text")
-    with pytest.raises(WrongType):
-        await handle(orders, lambda message: message.also_push("out", "b"))
-    assert sorted(await waiting(redis), key=int) == NUMBERS[:50]
-
-
 async def test_a_message_that_is_too_large_for_the_server_is_named(redis: Any, orders: List) -> None:
     await redis.config_set("proto-max-bulk-len", 1 << 20)
     try:

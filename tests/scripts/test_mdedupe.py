@@ -8,7 +8,6 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from penstock.base.encoding import decoded
-from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
 from penstock.core.link import is_full
 from services.mdedupe.deduplication import _dedupe_batch, passing
@@ -138,18 +137,6 @@ async def test_a_batch_that_has_changed_since_its_keys_were_read_is_read_again(r
         await eventually(lambda: settled(redis))
     assert outcomes == [((b"a", b"b"), 0), ((b"adopted", b"a", b"b"), 1)]
     assert await texts(redis, "out") == ["adopted", "a", "b"]
-
-
-@pytest.mark.parametrize("key", ["out", "again", KEYS.remembered, KEYS.metric("duplicate")])
-@pytest.mark.parametrize("by", ["digest", "id"])
-async def test_a_key_of_the_wrong_type_stops_it_before_anything_is_done(redis: Any, key: str, by: str) -> None:
-    await redis.set(key, "in the way")
-    await redis.lpush("pending:1", "a", "a")
-    context = context_of(redis, settings(by=by, duplicates="again"))
-    with pytest.raises(WrongType, match=key):
-        await run(context)
-    assert await redis.llen("pending:1") == 2
-    await context.reset()
 
 
 @pytest.mark.parametrize("by", ["digest", "id"])

@@ -9,7 +9,6 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from penstock.base.encoding import decoded
-from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
 from penstock.core.link import is_full
 from services.mlimit import delay
@@ -307,24 +306,6 @@ async def test_over_the_limit_of_all_messages_may_be_dropped_too(redis: Any) -> 
 
 
 WAYS = {"all": {}, "field": BY_USER, "drop": {"over": "drop"}}
-
-
-USED = {"all": ("out", "bucket"), "field": ("out", "waiting", "limited"), "drop": ("out", "bucket", "limited")}
-
-
-@pytest.mark.parametrize(("way", "key"), [(way, key) for way, keys in USED.items() for key in keys])
-async def test_a_key_of_the_wrong_type_stops_it_before_a_message_moves(redis: Any, way: str, key: str) -> None:
-    name = {"out": "out", "bucket": KEYS.bucket, "waiting": KEYS.waiting, "limited": KEYS.metric("limited")}[key]
-    await (redis.lpush if key == "bucket" else redis.set)(name, "in the way")
-    await redis.lpush("pending:1", "a", "b")
-    context = context_of(redis, settings(**WAYS[way]))
-    with pytest.raises((WrongType, ExceptionGroup)) as raised:
-        await run(context)
-    error: Exception = raised.value
-    found = error.exceptions if isinstance(error, ExceptionGroup) else [error]  # with a field, two tasks meet the key
-    assert all(isinstance(each, WrongType) and name in str(each) for each in found), found
-    assert await redis.llen("pending:1") == 2
-    await context.reset()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from common import registered_lists
 from common.registered_lists import announce
 from penstock.accounting.answers import audit_answers
-from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
 from penstock.tracking.policy import Policy
 from services.monitor import settings as watching
@@ -375,17 +374,3 @@ async def test_many_lists_are_ended_in_batches_and_looked_at_in_part(start: Star
     for _ in range(3):
         await hop.end_answers()
     assert await parts(hop) == {"sent": 1200, "expired": 1200}
-
-
-@pytest.mark.parametrize("key", ["demo:message:answers", "demo:message:answers:more", "demo:metrics:answers"])
-async def test_a_key_of_another_type_is_named_and_costs_nothing(start: Start, key: str) -> None:
-    hop = await start(message_timeout=10, attempts=1)
-    await hop.push(request("a", replyTo="to:a"), request("b", replyTo="to:b"))
-    await hop.advance(10)
-    await hop.redis.set(key, "text")
-    hop.is_sound = False
-    with pytest.raises(WrongType, match=key):
-        await hop.answer(answer("a"))
-    with pytest.raises(WrongType, match=key):
-        await hop.sweep()
-    assert await hop.in_flight() == ["1", "2"]

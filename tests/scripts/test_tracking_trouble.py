@@ -140,18 +140,6 @@ async def test_a_record_of_deaths_that_somebody_has_changed_blames_nobody(start:
     assert (await hop.held(), await redis.exists("demo:deaths")) == ([b"left"], 0)
 
 
-async def test_an_invalid_counter_is_named_and_holds_messages_back(start: Start, redis: Any) -> None:
-    hop = await start()
-    await redis.delete("demo:message:id")
-    await redis.lpush("demo:message:id", "not what it should be")
-    with pytest.raises(WrongType, match=r"^demo:message:id holds a list, expected a string$"):
-        await hop.push(b"first", b"second")
-    await redis.delete("demo:message:id")
-    hop = await start()
-    await hop.push(b"third")
-    assert await hop.held() == [b"first", b"second", b"third"]
-
-
 @pytest.mark.parametrize("key", ["demo:done", "watcher:pending:demo:1", "demo:dead"])
 async def test_reports_wait_until_it_is_repaired(start: Start, redis: Any, key: str) -> None:
     hop = await start()
