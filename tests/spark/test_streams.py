@@ -5,17 +5,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from penstock.base.errors import DataLost, WrongOption, WrongType
 from penstock.base.keys import Keys
-from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.spark import SHOP, DataFrame, SparkSession, add_events
 
 
 @pytest.fixture
