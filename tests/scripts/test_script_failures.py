@@ -125,7 +125,7 @@ def is_named(call: Call, bare: str, wrong: Any, here: Any) -> bool:
     call.contents[key] = wrong
     failure = failure_of(call, here)
     assert not failure or re.search(rf"k:{bare}\S* holds a ", failure) or REFUSALS.match(failure), f"{bare}: {failure}"
-    return bool(failure) and not REFUSALS.match(failure)
+    return failure is not None and not REFUSALS.match(failure)
 
 
 def test_each_case_is_of_a_script() -> None:

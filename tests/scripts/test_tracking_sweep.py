@@ -4,19 +4,16 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 from redis.asyncio import Redis
 
 from common.context import Context
-from common.durability import Durability
 from penstock.base.keys import Keys
-from penstock.core.link import Outage
-from penstock.core.raw_connection import RawConnection
 from penstock.core.script import Script
 from services.monitor import reply_lists
 from services.monitor import service as monitor
@@ -26,6 +23,7 @@ from services.monitor.timer import Timer
 from tests.support.clock import Span
 from tests.support.harness import PATIENCE
 from tests.support.hop import Hop, Start
+from tests.support.in_process import context_of
 
 TEST_COMMANDS = {"info", "config", "config|resetstat", "keys", "scan"}
 """Commands of the tests themselves."""
@@ -200,46 +198,38 @@ async def test_a_batch_of_the_largest_size_of_each_kind_may_be_due_at_once(start
     assert (await hop.counts())["done"] == 1000
 
 
-async def test_a_timer_sleeps_until_the_earliest_time_that_was_published(redis: Redis, redis_url: str) -> None:
-    """A script publishes when something falls due, in seconds to come: until then there is nothing to do."""
-    settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
-    log = structlog.get_logger()
-    wire = RawConnection.to(redis_url, "timer")
-    context = Context(settings, redis, lambda: wire, log, Outage(log), Durability("memory", 1))
+@asynccontextmanager
+async def listening(redis: Redis, url: str) -> AsyncIterator[tuple[Timer, Context[Settings], "asyncio.Task[None]"]]:
+    """Yield a timer that has its reply to the subscription, its context, and the task that listens."""
+    context = context_of(redis, Settings(redis=url, redis_namespace="watcher", watch=["demo"], metrics_port=0))
     timer = Timer(context)
-    listening = asyncio.create_task(timer.listen())
+    task = asyncio.create_task(timer.listen())
     try:
         await timer.sleep(100, before=1_000)  # timing: the reply to the subscription ends the first sleep
+        yield timer, context, task
+    finally:
+        task.cancel()
+        await context.reset()
+
+
+async def test_a_timer_sleeps_until_the_earliest_time_that_was_published(redis: Redis, redis_url: str) -> None:
+    """A script publishes when something falls due, in seconds to come: until then there is nothing to do."""
+    async with listening(redis, redis_url) as (timer, _, _):
         begun = time.monotonic()
         sleeping = asyncio.create_task(timer.sleep(3_600, before=4_600))  # timing: what is published ends it
         for due in ("1500", "1000.4", "4000"):
             await redis.publish("demo:message:due", due)
         await asyncio.wait_for(sleeping, PATIENCE)
         assert time.monotonic() - begun >= 0.4
-    finally:
-        listening.cancel()
-        await wire.close()
 
 
 async def test_a_timer_that_receives_nothing_for_long_goes_on_listening(redis: Redis, redis_url: str) -> None:
     """Silence is an error only if a reply is owed; a subscription may be silent."""
-    settings = Settings(redis=redis_url, redis_namespace="watcher", watch=["demo"], metrics_port=0)
-    log = structlog.get_logger()
-    wire = RawConnection.to(redis_url, "timer")
-    context = Context(settings, redis, lambda: wire, log, Outage(log), Durability("memory", 1))
-    timer = Timer(context)
-    listening = asyncio.create_task(timer.listen())
-    try:
-        while not (await redis.pubsub_numsub("demo:message:due"))[0][1]:
-            await asyncio.sleep(0.001)
-        await timer.sleep(10, before=5)  # timing: the reply to the subscription ends the first sleep
-        await wire.cut_if_silent(-1)
+    async with listening(redis, redis_url) as (timer, context, task):
+        await context.wire.cut_if_silent(-1)
         await redis.publish("demo:message:due", "3")
-        await timer.sleep(2, before=5)  # timing: what was published ends it
-        assert not listening.done()
-    finally:
-        listening.cancel()
-        await wire.close()
+        await asyncio.wait_for(timer.sleep(3_600, before=3_603), PATIENCE)  # timing: what was published ends it
+        assert not task.done()
 
 
 class Idle:

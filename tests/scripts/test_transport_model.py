@@ -9,19 +9,16 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
-import structlog
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from redis.asyncio import Redis
 
 from common.context import Context
-from common.durability import Durability
 from common.lease import Lease
 from penstock.base.errors import Fenced, Refused, TargetLost
 from penstock.base.keys import Keys
 from penstock.core import once
 from penstock.core.connection import cancellable
-from penstock.core.link import Outage
 from penstock.core.once import Dead, Outgoing, Target, digest_of
 from penstock.core.raw_connection import Packed, RawConnection
 from penstock.testing.chaos.frames import Frames
@@ -30,6 +27,7 @@ from services.vpush import local_source
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
+from tests.support.in_process import context_of
 from tests.support.machines import run_machine
 
 KEYS: Final = Keys("demo")
@@ -235,7 +233,7 @@ class Transport(RuleBasedStateMachine):
         self.incarnations += 1
         killable = Killable()
         killable.left = dies_after
-        context = self.context_of(number)
+        context = context_of(self.here, SETTINGS, str(number))
         context.token = await Lease(self.here, KEYS.lease, str(number), 3600).hold()
         link = Link(self.there, killable, partial(self.sent, number, self.incarnations))
         here = self.sources(context, killable)
@@ -255,11 +253,6 @@ class Transport(RuleBasedStateMachine):
             return
         await context.reset()
         await link.close()
-
-    def context_of(self, number: int) -> Context[Settings]:
-        log = structlog.get_logger()
-        wires = partial(RawConnection, self.here)
-        return Context(SETTINGS, self.here, wires, log, Outage(log), Durability("memory", 1), keys=KEYS, id=str(number))
 
     def sent(self, number: int, incarnation: int, data: bytes) -> None:
         self.packets.append(Packet(number, incarnation, data))
