@@ -90,9 +90,7 @@ async def test_messages_that_come_together_to_a_waiting_consumer_are_one_batch(r
             while len(handled) < len(burst):
                 asked = asyncio.create_task(consumer.batch())
                 if not handled:
-                    async with asyncio.timeout(PATIENCE):
-                        while not source.waits:
-                            await asyncio.sleep(0.001)
+                    await eventually(lambda: source.waits)
                     await redis.lpush("orders", *burst)
                 batch = await asked
                 for message in batch:
@@ -477,9 +475,7 @@ async def test_a_stop_does_not_wait_for_a_server_that_hangs(redis_url: str) -> N
     with EmbeddedServer() as frozen:
         async with Lists(frozen.url) as lists:
             task = asyncio.create_task(take(lists["orders"], 1))
-            async with asyncio.timeout(PATIENCE):
-                while not any(each.waits for each in sources(lists)):
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: any(each.waits for each in sources(lists)))
             os.kill(frozen.pid, signal.SIGSTOP)
             lists.stop()
             try:

@@ -11,6 +11,7 @@ from penstock.base.keys import Keys
 from penstock.lists import Lists
 from services.mbalance.workers import Workers
 from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, settings
+from tests.support.harness import eventually
 
 ABC = ("a", "b", "c")
 REGISTRATIONS = ["a:alive", "b:alive", "c:alive"]
@@ -114,8 +115,7 @@ async def test_consumers_of_our_library_register_with_their_list(redis: Redis, r
                         return
 
     consumer = asyncio.create_task(consume())
-    while not await redis.exists("b:consumers"):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: redis.exists("b:consumers"))
     await push(redis, SOURCE, ["one", "last"])
     found = await move(redis, ABC, registrations=[f"{name}:consumers" for name in ABC])
     assert (found.messages, found.alive) == (2, 1)

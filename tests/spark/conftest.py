@@ -10,7 +10,6 @@ from penstock.spark.options import connect
 from penstock.spark.session import session
 from tests.spark import MISSING, SparkSession
 
-
 NEED_NO_JAVA = ("test_masking", "test_report_page")
 
 
