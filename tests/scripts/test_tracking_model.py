@@ -411,7 +411,7 @@ def reply_of(reply: bytes) -> bytes:
     return f"{said['error']['reason']} {said['error']['attempts']}".encode() if "error" in said else reply
 
 
-@pytest.mark.parametrize("examples", [7, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("late", "budget"),
     [(False, None), (True, None), (False, 1)],
