@@ -3,23 +3,14 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from penstock.base.errors import DataLost, WrongOption, WrongType
 from penstock.base.keys import Keys
 from tests.spark import SHOP, DataFrame, SparkSession, add_events
-
-
-@pytest.fixture
-def shop(redis_url: str) -> Iterator[Any]:
-    with Redis.from_url(redis_url) as client:
-        client.flushall()
-        yield client
 
 
 def options(redis_url: str, **more: object) -> dict[str, str]:
