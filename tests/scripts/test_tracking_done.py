@@ -131,6 +131,16 @@ async def test_what_a_stale_worker_says_is_late_and_the_younger_attempt_stays(st
     assert (await hop.events())[-1] == ("done", "1", "2")
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_reports_after_that_of_a_stale_worker_mean_the_message_that_stayed(start: Start, at_once: bool) -> None:
+    hop = await second_attempt(start)
+    await (hop.push_done_batch if at_once else hop.push_done)(
+        {"xid": SHA1, "attempt": 1}, {"xid": SHA1, "attempt": 2}, SHA1
+    )
+    assert late(await hop.counts()) == {"done": 1, "done:late": 1, "done:unknown": 1}
+    assert await hop.in_flight() == []
+
+
 @pytest.mark.parametrize("seconds", [0.5, 30, 86_400])
 async def test_a_touch_gives_a_message_more_time(start: Start, seconds: float) -> None:
     hop = await start(message_timeout=10, message_expire=60)
