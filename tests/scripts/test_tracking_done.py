@@ -141,6 +141,17 @@ async def test_reports_after_that_of_a_stale_worker_mean_the_message_that_stayed
     assert await hop.in_flight() == []
 
 
+async def test_with_accept_late_the_done_of_a_stale_worker_ends_the_message(start: Start) -> None:
+    hop = await second_attempt(start, accept_late=True)
+    await hop.push_done({"id": 1, "attempt": 1, "error": "no luck"}, {"id": 1, "attempt": 1, "touch": 50})
+    assert await hop.metric("done:late") == {"count": 2}
+    await hop.push_done({"id": 1, "attempt": 1})
+    assert await hop.metric("done:late") == {"count": 3, "completed": 1}
+    assert await hop.in_flight() == []
+    assert (await hop.events())[-1] == ("late", "1", "1"), "the attempt that did it"
+    assert late(await hop.counts()) == {"done:late": 3}
+
+
 @pytest.mark.parametrize("seconds", [0.5, 30, 86_400])
 async def test_a_touch_gives_a_message_more_time(start: Start, seconds: float) -> None:
     hop = await start(message_timeout=10, message_expire=60)
