@@ -111,10 +111,17 @@ def here(redis_url: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def start(redis: "Redis") -> Start:
-    """Return a function that starts mdispatch and monitors without their loops."""
+async def start(redis: "Redis") -> AsyncIterator[Start]:
+    """Yield a function that starts mdispatch and monitors without their loops.
+
+    At the end of the test, the audit must find no problem with any that is to be sound.
+    """
+    hops = list[Hop]()
 
     async def started(monitors: int = 1, **settings: Any) -> Hop:
-        return await Hop(redis, monitors, **settings).start()
+        hops.append(await Hop(redis, monitors, **settings).start())
+        return hops[-1]
 
-    return started
+    yield started
+    for hop in hops:
+        assert not hop.is_sound or await hop.problems() == []

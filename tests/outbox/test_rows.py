@@ -592,24 +592,6 @@ def begin(datadir: Path, first: int, last: int) -> None:
     store.close()
 
 
-async def test_rs_d08_a_message_that_kills_the_process_is_a_dead_letter_after_some_starts(tmp_path: Path) -> None:
-    async with outbox(tmp_path) as a, raw_peer(a) as peer:
-        await send_raw(peer, 1, new_id(), b"innocent")
-        await send_raw(peer, 2, new_id(), b"poison")
-    begin(tmp_path, 1, 2)
-    begin(tmp_path, 1, 2)
-    begin(tmp_path, 2, 2)
-    begin(tmp_path, 2, 2)
-    async with outbox(tmp_path, attempts=2) as a:
-        got = Got()
-        a.every("k", got)
-        await got.wait_for("innocent")
-        assert got.messages[0].attempts == 1
-        await a.drain()
-        (letter,) = stored(tmp_path, Store.list_dead)
-        assert (letter.data, letter.attempts, letter.error) == (b"poison", 2, "the process ended")
-
-
 @pytest.mark.parametrize(("crashes", "together"), [(1, True), (2, False)])
 async def test_rs_d08_suspects_of_two_crashes_are_handled_one_after_another(
     tmp_path: Path, crashes: int, together: bool
@@ -702,25 +684,6 @@ async def test_rs_d09_what_had_begun_at_the_end_waits_for_a_handler_that_comes_l
                 await asyncio.sleep(0)
             a.all(got)
             await got.wait_for("one")
-
-
-async def test_rs_d09_a_message_that_failed_waits_when_its_handler_is_off(tmp_path: Path) -> None:
-    async with outbox(tmp_path) as a, raw_peer(a) as peer:
-        failed = asyncio.Event()
-
-        def fails(_: Message) -> None:
-            handler.off()
-            failed.set()
-            raise ValueError
-
-        handler = a.every("k", fails)
-        await send_raw(peer, 1, new_id(), b"one")
-        await failed.wait()
-        await eventually(lambda: stored(tmp_path, _parked) == 1)
-        got = Got()
-        a.every("k", got)
-        await got.wait_for("one")
-        assert got.messages[0].attempts == 2
 
 
 async def test_rs_d09_what_comes_after_a_handler_is_off_waits_for_the_next_one(tmp_path: Path) -> None:

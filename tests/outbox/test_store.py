@@ -117,19 +117,6 @@ def test_a_store_made_by_a_newer_version_or_by_others_is_refused(tmp_path: Path)
         Store.open(tmp_path)
 
 
-def test_damage_is_found_when_the_store_is_opened(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        add(store, *(published(seq, data=b"x" * 1000) for seq in range(1, 200)))
-    path = tmp_path / "outbox.db"
-    content = bytearray(path.read_bytes())
-    pages = len(content) // 4096
-    for page in range(pages // 2, pages // 2 + 3):
-        content[page * 4096 : page * 4096 + 64] = b"\xff" * 64
-    path.write_bytes(content)
-    with pytest.raises(Damaged, match="is damaged"):
-        Store.open(tmp_path)
-
-
 def test_a_store_is_read_while_its_owner_writes_and_after_a_crash(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.add_destination("a:1")

@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 import services.himporter.accepted
-from penstock.base.errors import WrongType
 from penstock.core.script import Script
 
 _accept = Script.read(Path(services.himporter.accepted.__file__).parent / "lua" / "accept.lua")
@@ -36,18 +33,3 @@ async def test_a_request_is_pushed_and_the_list_for_its_answer_kept_in_mind(redi
 async def test_no_more_than_may_be_kept_are_accepted(redis: "Redis") -> None:
     assert [await accept(redis, f"w:res:{number}") for number in range(3)] == [1, 1, 0]
     assert (await redis.llen("out"), await redis.zcard("w:res")) == (2, 2)
-
-
-@pytest.mark.parametrize("key", ["w:res", "w:res:a", "out", "taken", "settled", "delivered"])
-async def test_a_key_of_the_wrong_type_is_named_and_nothing_is_done(redis: "Redis", key: str) -> None:
-    await redis.set(key, "x")
-    with pytest.raises(WrongType, match=f"^{key} holds a string"):
-        await accept(redis)
-    assert await redis.keys() == [key.encode()]
-
-
-async def test_a_full_server_refuses_the_whole(redis: "Redis", fill: Any) -> None:
-    await fill()
-    with pytest.raises(ResponseError, match=r"maxmemory|OOM"):
-        await accept(redis)
-    assert await redis.keys() == []

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,14 @@ import structlog
 from redis.asyncio import Redis
 
 from common.context import Context
-from common.durability import Durability
 from common.membership import Membership
 from common.orphans import GRACE_SECONDS, Orphans
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongType
-from penstock.core.link import Outage
-from penstock.core.raw_connection import RawConnection
 from penstock.core.script import Script
 from services.mpush.settings import Settings
 from tests.support.harness import ROOT
+from tests.support.in_process import context_of
 from tests.support.membership import KEYS, Instance, oldest_first, registered, settings
 
 ADOPT = Script.read(ROOT / Path("common/lua/adopt.lua"))
@@ -181,11 +178,8 @@ async def test_a_service_that_keeps_no_pending_list_adopts_nothing(
 
 
 async def test_an_instance_that_slept_until_it_was_forgotten_adopts_what_it_took_on_waking(redis: Redis) -> None:
-    log = structlog.get_logger()
-    membership = Membership(redis, redis, KEYS, settings(), log)
-    context = Context(
-        settings(), redis, lambda: RawConnection(redis), log, Outage(log), Durability("memory", 1), keys=KEYS
-    )
+    membership = Membership(redis, redis, KEYS, settings(), structlog.get_logger())
+    context = context_of(redis, settings(), "")
     await membership.enter(context)
     await redis.delete(KEYS.instance("1"), KEYS.owners)
     membership._registry._renewed = 0
@@ -207,9 +201,7 @@ async def idle_replicas(
     found = []
     for _ in range(count):
         membership = Membership(redis, redis, KEYS, mine, log)
-        context = Context(
-            mine, redis, partial(RawConnection, redis), log, Outage(log), Durability("memory", 1), keys=KEYS
-        )
+        context = context_of(redis, mine, "")
         await membership.enter(context)
         found.append((membership, context))
     yield found

@@ -8,7 +8,6 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 import services.himporter.page
-from penstock.base.errors import WrongType
 from penstock.core.script import Script
 
 LUA = Path(services.himporter.page.__file__).parent / "lua"
@@ -100,20 +99,6 @@ async def test_pages_that_are_too_many_are_named_those_first_that_end_soonest(re
     await redis.zadd("pages", {f"old{number}": 1 for number in range(250)})
     assert await keep(redis, await look(redis, "p0"), "p0") == []
     assert await redis.zcard("pages") == 3
-
-
-@pytest.mark.parametrize("key", ["pages", "p", "place", "t"])
-async def test_a_key_of_the_wrong_type_is_named_and_nothing_is_done(redis: "Redis", key: str) -> None:
-    await redis.xadd(key, {"a": "b"})
-    with pytest.raises(WrongType, match=f"^{key} holds a stream"):
-        await keep(redis, [b"1.0\n", b"1.0"], place="place", tags=["t"])
-    if key == "p":
-        with pytest.raises(WrongType, match=r"^p holds a stream"):
-            await look(redis)
-    if key in ("p", "pages"):
-        with pytest.raises(WrongType, match=f"^{key} holds a stream"):
-            await _clear(redis, pages="pages", cleared=["p"])
-    assert await redis.keys() == [key.encode()]
 
 
 async def test_a_full_server_keeps_no_more_and_still_clears(redis: "Redis", fill: Any) -> None:

@@ -112,7 +112,6 @@ async def test_mdispatch_tells_the_messages_that_it_registers(redis: Redis, redi
     assert [message for event, message in found if event == "registered"] == [*AWKWARD, later, b"7"]
     assert [message for event, message in found if event != "registered"] == [None] * 3
     assert sorted(event for event, _ in found if event != "registered") == ["delayed", "done", "done"]
-    assert await hop.problems() == []
 
 
 async def test_without_the_setting_entries_are_as_they_were(redis: Redis, redis_url: str, start: Start) -> None:

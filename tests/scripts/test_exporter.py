@@ -159,7 +159,8 @@ async def test_a_stuck_event_loop_is_not_live_and_metrics_are_answered_all_the_s
     assert Scrape(metrics)("up") == 0
 
 
-async def test_a_process_that_stood_still_is_live(redis: Redis) -> None:
+async def test_a_process_that_stood_still_is_live(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIVE_SECONDS", 0.5)
     async with exporting(redis) as exporter:
         asked = asyncio.get_running_loop().run_in_executor(None, answer_of, exporter, "/live")
         stand_still(module.LIVE_SECONDS + 0.1)
@@ -234,6 +235,8 @@ async def test_clients_that_drip_use_a_bounded_number_of_files_and_keep_no_scrap
     redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes the place of the oldest one; a new connection to Redis finds a file."""
+    assert module.MAX_CONNECTIONS < 1_000
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 10)
     monkeypatch.setattr(module._Handler, "timeout", 3600)
     before = open_files()
     async with exporting(redis) as exporter:

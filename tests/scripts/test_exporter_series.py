@@ -43,15 +43,6 @@ async def test_what_is_in_flight_and_delayed_is_shown(redis: Redis) -> None:
     assert (found("in_flight"), found("delayed")) == (3, 2)
 
 
-async def test_answers_are_shown_by_what_became_of_them(redis: Redis) -> None:
-    await policy(redis)
-    fields: dict[Any, Any] = {"count": 9, "taken": 3, "expired": 2, "lasting": 1, "refused": 4}
-    await redis.hset("demo:metrics:answers", mapping=fields)
-    found = await scraped(redis)
-    results = ("sent", "taken", "expired", "lasting", "unseen", "refused")
-    assert [found("answers_total", result=result) for result in results] == [9, 3, 2, 1, 0, 4]
-
-
 async def test_the_oldest_in_flight_is_the_last_of_the_ids_that_is_not_finished(redis: Redis) -> None:
     began = time.time()
     await policy(redis)
@@ -279,13 +270,6 @@ async def test_the_namespace_of_an_mpush_shows_what_it_has(redis: Redis) -> None
         *("penstock_errors_total", "penstock_reloads_total", "penstock_missing_total", "penstock_broken_total"),
         *("penstock_memory_ratio", "penstock_replica", "penstock_disk_failed"),
     }
-
-
-async def test_what_the_web_services_count_is_shown(redis: Redis) -> None:
-    await redis.hset("demo:metrics:broken", mapping={"count": 5, "web:api": 5})
-    await redis.hset("demo:metrics:rebalanced", mapping={"count": 7, "work:1": 7})
-    found = await scraped(redis)
-    assert (found("broken_total"), found("rebalanced_total")) == (5, 7)
 
 
 async def test_dead_letters_of_hrouter_and_mlimit_count_by_in_and_have_no_known_reason(redis: Redis) -> None:

@@ -11,7 +11,7 @@ from tests.support.interrupted import KINDS
 
 BLOCKING = [kind for kind in KINDS if "in a loop" not in kind]
 """Those of ``penstock.sync``, where a handler raises; in an event loop it cancels the task."""
-SAMPLE = 60
+SAMPLE = 30
 """Opcodes of each kind that the fast tests try, of some 2,500."""
 MANY = 300
 """Those in an event loop that the slow tests try, of some 20,000.

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from redis.asyncio import Redis
 
 import services.himporter.service
-from penstock.base.errors import WrongType
 from penstock.core.script import Script
 
 _keep = Script.read(Path(services.himporter.service.__file__).parent / "lua" / "keep_replies.lua")
@@ -37,14 +35,6 @@ async def test_a_list_of_a_dead_importer_is_removed_by_the_second_call_unless_it
     assert await keep(redis, "w:res:2", stale) == []
     assert await redis.zrange("w:res", 0, -1) == [b"w:res:2"]
     assert not await redis.exists("w:res:1")
-
-
-@pytest.mark.parametrize("key", ["w:res", "w:res:1", "w:res:9"])
-async def test_a_key_of_the_wrong_type_is_named_and_nothing_is_done(redis: "Redis", key: str) -> None:
-    await redis.set(key, "x")
-    with pytest.raises(WrongType, match=f"^{key} holds a string"):
-        await keep(redis, stale=["w:res:9"])
-    assert await redis.keys() == [key.encode()]
 
 
 async def test_a_full_server_keeps_lists_too(redis: "Redis", fill: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from penstock.base.errors import Forgotten, Unopenable, WrongMasterKey, WrongType
+from penstock.base.errors import Forgotten, Unopenable, WrongMasterKey
 from penstock.core.connection import connect
 from penstock.sealing import keyring as module
 from penstock.sealing import sealed
@@ -314,17 +314,6 @@ async def test_on_a_full_server_owners_can_be_forgotten_and_messages_opened(redi
     assert await ring.forget("ann") == 1
     with pytest.raises(Forgotten):
         await ring.current("ann")
-
-
-async def test_a_key_of_the_wrong_type_is_named_and_nothing_is_written(redis: Redis) -> None:
-    await redis.set(KEYS.key_owners, "x")
-    for act in (keyring(redis).current("ann"), keyring(redis).forget("ann")):
-        with pytest.raises(WrongType, match=f"{KEYS.key_owners} holds a string, expected a zset"):
-            await act
-    assert not await redis.exists(ANN)
-    await redis.set(ANN, "x")
-    with pytest.raises(WrongType, match=f"{ANN} holds a string, expected a hash"):
-        await keyring(redis).current("ann")
 
 
 async def test_the_cache_holds_a_bounded_number_of_owners(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

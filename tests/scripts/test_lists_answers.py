@@ -60,11 +60,17 @@ async def test_a_push_of_a_server_that_loads_for_too_long_was_not_sent(redis: "R
     assert await redis.keys() == []
 
 
-@pytest.fixture
-def node() -> Iterator[Node]:
-    """Yield the node of a cluster that has the list ``orders``."""
+@pytest.fixture(scope="module")
+def started() -> Iterator[Node]:
     with two_nodes() as nodes:
         yield nodes[nodes[0].ask("KEYSLOT", "orders") >= 8192]
+
+
+@pytest.fixture
+def node(started: Node) -> Node:
+    """Return the node of a cluster that has the list ``orders``, emptied first."""
+    started.client.flushall()
+    return started
 
 
 async def test_a_list_without_a_hash_tag_is_refused_at_once_in_a_cluster(node: Node) -> None:

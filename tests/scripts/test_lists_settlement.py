@@ -82,32 +82,22 @@ def handle_one_plainly(lists: sync.Lists, way: str) -> None:
             break
 
 
+@pytest.mark.parametrize("blocking", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("cause", "error"), CAUSES)
 async def test_it_is_raised_and_the_message_goes_back(
-    redis: "Redis", redis_url: str, cause: Cause, error: type[Exception], way: str
+    redis: "Redis", redis_url: str, cause: Cause, error: type[Exception], way: str, *, blocking: bool
 ) -> None:
     await redis.lpush("orders", "a")
+    options: dict[str, Any] = {"patience": 0.1, "stop_signals": [signal.SIGTERM]}
     async with cause(redis, redis_url) as url:
-        with pytest.raises(error):
-            async with Lists(url, patience=0.1, stop_signals=[signal.SIGTERM]) as lists:
-                await handle_one(lists, way)
-    assert await redis.lrange("orders", 0, -1) == [b"a"]
-    assert not [key async for key in redis.scan_iter("orders:*")]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("cause", "error"), CAUSES)
-async def test_it_is_raised_without_async(
-    redis: "Redis", redis_url: str, cause: Cause, error: type[Exception], way: str
-) -> None:
-    await redis.lpush("orders", "a")
-    async with cause(redis, redis_url) as url:
-        with (
-            pytest.raises(error),
-            sync.Lists(url, patience=0.1, stop_signals=[signal.SIGTERM]) as lists,
-        ):
-            handle_one_plainly(lists, way)
+        if blocking:
+            with pytest.raises(error), sync.Lists(url, **options) as plain:
+                handle_one_plainly(plain, way)
+        else:
+            with pytest.raises(error):
+                async with Lists(url, **options) as lists:
+                    await handle_one(lists, way)
     assert await redis.lrange("orders", 0, -1) == [b"a"]
     assert not [key async for key in redis.scan_iter("orders:*")]
 

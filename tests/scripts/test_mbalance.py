@@ -7,9 +7,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from penstock.accounting.audit import audit
-from penstock.base.errors import Fenced, WrongType
-from tests.support.balancing import KEYS, PENDING, SOURCE, contents, counted, move, push, state, state_of
+from penstock.base.errors import Fenced
+from tests.support.balancing import KEYS, SOURCE, contents, move, push, state, state_of
 
 ABC = ("a", "b", "c")
 
@@ -23,23 +22,6 @@ async def now(redis: Redis) -> float:
     return seconds + micros / 1e6
 
 
-async def test_of_lists_of_5_2_and_9_the_one_of_2_gets_the_message(redis: Redis) -> None:
-    for name, count in zip(ABC, (5, 2, 9), strict=True):
-        await push(redis, name, range(count))
-    await push(redis, SOURCE, ["new"])
-    assert await move(redis, ABC, policy="length") == (1, 0, 3, 3)
-    assert await lengths(redis) == [5, 3, 9]
-    assert await redis.lindex("b", 0) == b"new"
-
-
-@pytest.mark.parametrize("policy", ["length", "expectedWait"])
-async def test_a_batch_counts_its_own_pushes(redis: Redis, policy: str) -> None:
-    await push(redis, "a", range(6))
-    await push(redis, SOURCE, range(12))
-    await move(redis, ABC, policy=policy)
-    assert await lengths(redis) == [6, 6, 6]
-
-
 @pytest.mark.parametrize("policy", ["length", "expectedWait", "roundRobin", "weighted"])
 async def test_of_equal_lists_each_gets_a_message_in_turn_also_over_several_moves(redis: Redis, policy: str) -> None:
     given: list[bytes] = []
@@ -51,21 +33,6 @@ async def test_of_equal_lists_each_gets_a_message_in_turn_also_over_several_move
     assert given == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
 
 
-async def test_messages_of_a_list_stay_in_order_and_the_oldest_waits_least(redis: Redis) -> None:
-    await push(redis, PENDING, [0])
-    await push(redis, SOURCE, range(1, 9))
-    await move(redis, ABC, policy="length")
-    assert await contents(redis, ABC) == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5", b"8"]]
-    assert await redis.exists(PENDING, SOURCE) == 0
-
-
-async def test_round_robin_ignores_lengths(redis: Redis) -> None:
-    await push(redis, "a", range(50))
-    await push(redis, SOURCE, range(9))
-    await move(redis, ABC, policy="roundRobin")
-    assert await lengths(redis) == [53, 3, 3]
-
-
 async def test_weights_hold_within_a_batch_and_over_small_ones(redis: Redis) -> None:
     await push(redis, SOURCE, range(60))
     await move(redis, ABC, policy="weighted", weights=[3, 2, 1])
@@ -74,15 +41,6 @@ async def test_weights_hold_within_a_batch_and_over_small_ones(redis: Redis) -> 
         await push(redis, SOURCE, [number])
         await move(redis, ABC, policy="weighted", weights=[3, 2, 1])
     assert await lengths(redis) == [36, 24, 12]
-
-
-async def test_the_wait_is_length_by_rate(redis: Redis) -> None:
-    at = await now(redis)
-    await redis.hset(KEYS.rates, "a", state(0.01, 20, at, at, 0))
-    await redis.hset(KEYS.rates, "b", state(0.04, 20, at, at, 0))
-    await push(redis, SOURCE, range(100))
-    await move(redis, ("a", "b"))
-    assert await lengths(redis, ("a", "b")) == [80, 20]
 
 
 async def test_what_workers_have_in_hand_counts(redis: Redis) -> None:
@@ -214,33 +172,6 @@ async def test_a_message_without_the_field_is_hashed_as_a_whole(redis: Redis, me
     await push(redis, SOURCE, [message, message])
     await move(redis, ABC, policy="hash", field="meta.key")
     assert sorted(await lengths(redis)) == [0, 0, 2]
-
-
-async def test_numbers_add_up_by_list(redis: Redis) -> None:
-    await push(redis, PENDING, [0])
-    await push(redis, SOURCE, range(1, 10))
-    await move(redis, ABC, policy="length")
-    assert await counted(redis, "delivered") == {"a": 4, "b": 3, "c": 3, "count": 10}
-    assert await counted(redis, "taken") == {"a": 4, "b": 3, "c": 3, "count": 10}
-    assert await counted(redis, "settled") == {"count": 10}
-    await redis.hset(KEYS.lists, mapping=dict.fromkeys(ABC, "out"))
-    found = await audit(redis, KEYS)
-    assert found
-    assert found.holds, found.problems
-
-
-@pytest.mark.parametrize("key", [SOURCE, PENDING, "a", "c", "a:hand", KEYS.rates, KEYS.metric("rebalanced"), KEYS.held])
-async def test_a_key_of_another_type_is_named_and_nothing_moves(redis: Redis, key: str) -> None:
-    await redis.set(key, "in the way")
-    if key != SOURCE:
-        await push(redis, SOURCE, range(5))
-    with pytest.raises(WrongType, match=f"^{key} holds a string, expected a "):
-        await move(redis, ABC, in_hand=["a:hand", "b:hand", "c:hand"])
-    untouched = {SOURCE: 5} | dict.fromkeys(ABC, 0)
-    assert {name: await redis.llen(name) for name in untouched if name != key} == {
-        name: count for name, count in untouched.items() if name != key
-    }
-    assert await counted(redis, "delivered") == {}
 
 
 async def test_another_replica_that_is_the_active_one_moves_alone(redis: Redis) -> None:

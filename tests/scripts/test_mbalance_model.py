@@ -43,7 +43,6 @@ def chosen(policy: str, lists: Sequence[tuple[int, float, bool, int]], messages:
     return places
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["length", "roundRobin", "weighted", "expectedWait"])
 @hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lists=LISTS, in_hand=st.integers(0, 5), messages=st.integers(0, 60), data=st.data())

@@ -8,7 +8,6 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from penstock.base.encoding import decoded
-from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
 from penstock.core.link import is_full
 from services.mdedupe.deduplication import _dedupe_batch, passing
@@ -56,18 +55,6 @@ async def test_a_a_b_becomes_a_b_and_the_duplicate_is_counted(redis: Redis) -> N
     assert await metric(redis, "forgotten") == {}
 
 
-async def test_a_message_that_comes_later_is_a_duplicate_too_until_its_time_is_over(redis: Redis) -> None:
-    assert await passed(redis, "a", expire=100) == ["a"]
-    assert await passed(redis, "a", expire=100) == ["a"]
-    key: Any
-    (key,) = await redis.zrange(KEYS.remembered, 0, -1)
-    await redis.zincrby(KEYS.remembered, -99_000_000, key)
-    assert await passed(redis, "a", expire=100) == ["a"]
-    await redis.zincrby(KEYS.remembered, -1_000_001, key)
-    assert await passed(redis, "a", expire=100) == ["a", "a"]
-    assert await passed(redis, "a", expire=100) == ["a", "a"]
-
-
 async def test_a_key_that_was_remembered_before_the_clock_was_set_back_is_not_remembered_for_longer(
     redis: Redis,
 ) -> None:
@@ -85,14 +72,6 @@ async def test_a_key_that_was_remembered_before_the_clock_was_set_back_is_not_re
 async def test_remembered_keys_expire_by_themselves(redis: Redis) -> None:
     await passed(redis, "a", expire=100)
     assert 90 < await redis.ttl(KEYS.remembered) <= 101
-
-
-async def test_duplicates_go_to_a_list_of_their_own_if_one_is_named(redis: Redis) -> None:
-    assert await passed(redis, "a", "b", "a", "a", duplicates="again") == ["a", "b"]
-    assert await texts(redis, "again") == ["a", "a"]
-    assert await metric(redis, "delivered") == {"count": 4, "out": 2, "again": 2}
-    assert await metric(redis, "dropped") == {}
-    assert await metric(redis, "duplicate") == {"count": 2}
 
 
 @pytest.mark.parametrize(
@@ -126,15 +105,6 @@ async def test_any_bytes_pass_and_are_compared_as_they_are(redis: Any) -> None:
     assert await redis.lrange("out", 0, -1) == [messages[place] for place in (7, 6, 3, 2, 1, 0)]
 
 
-@pytest.mark.parametrize("by", ["digest", "id"])
-async def test_beyond_the_capacity_the_oldest_key_is_forgotten_and_counted(redis: Redis, by: str) -> None:
-    names = [f"message {number}" for number in range(7)]
-    assert await passed(redis, *names, by=by, capacity=5) == names
-    assert await redis.zcard(KEYS.remembered) == 5
-    assert await metric(redis, "forgotten") == {"count": 2}
-    assert await passed(redis, names[0], names[6], by=by, capacity=5) == [*names, names[0]]
-
-
 async def test_thousands_of_messages_and_a_smaller_capacity_after_a_reload(redis: Any) -> None:
     names = [f"message {number}" for number in range(12_000)]
     assert await passed(redis, *names) == names
@@ -144,18 +114,6 @@ async def test_thousands_of_messages_and_a_smaller_capacity_after_a_reload(redis
     await passed(redis, "y", capacity=10)
     assert await redis.zcard(KEYS.remembered) == 10
     assert await metric(redis, "forgotten") == {"count": 12_003 - 10}
-
-
-async def test_two_instances_let_a_message_pass_once(redis: Redis) -> None:
-    names = [f"message {number % 500}" for number in range(2_000)]
-    chosen = settings()
-    async with running(redis, chosen, run), running(redis, chosen, run, id="2"):
-        for name in names:
-            await redis.lpush("in", name)
-        await eventually(lambda: settled(redis))
-    assert sorted(await texts(redis, "out")) == sorted(set(names))
-    assert await metric(redis, "duplicate") == {"count": 1_500}
-    await audited(redis, chosen)
 
 
 @pytest.mark.parametrize("by", ["digest", "id"])
@@ -179,18 +137,6 @@ async def test_a_batch_that_has_changed_since_its_keys_were_read_is_read_again(r
         await eventually(lambda: settled(redis))
     assert outcomes == [((b"a", b"b"), 0), ((b"adopted", b"a", b"b"), 1)]
     assert await texts(redis, "out") == ["adopted", "a", "b"]
-
-
-@pytest.mark.parametrize("key", ["out", "again", KEYS.remembered, KEYS.metric("duplicate")])
-@pytest.mark.parametrize("by", ["digest", "id"])
-async def test_a_key_of_the_wrong_type_stops_it_before_anything_is_done(redis: Any, key: str, by: str) -> None:
-    await redis.set(key, "in the way")
-    await redis.lpush("pending:1", "a", "a")
-    context = context_of(redis, settings(by=by, duplicates="again"))
-    with pytest.raises(WrongType, match=key):
-        await run(context)
-    assert await redis.llen("pending:1") == 2
-    await context.reset()
 
 
 @pytest.mark.parametrize("by", ["digest", "id"])

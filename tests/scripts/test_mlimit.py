@@ -9,11 +9,9 @@ from redis.asyncio import Redis
 
 from common.context import Context
 from penstock.base.encoding import decoded
-from penstock.base.errors import WrongType
 from penstock.base.keys import Keys
 from penstock.core.link import is_full
 from services.mlimit import delay
-from services.mlimit.delay import Delay
 from services.mlimit.request import reader
 from services.mlimit.service import run
 from services.mlimit.settings import Settings
@@ -63,8 +61,8 @@ async def numbers_of(redis: Any, user: str) -> list[int]:
     return [each["n"] for each in found if each["user"] == user]
 
 
-async def test_twenty_messages_at_five_a_second_take_at_least_three_seconds(redis: Any) -> None:
-    messages = [f"message {number}" for number in range(20)]
+async def test_fifteen_messages_at_ten_a_second_take_at_least_half_a_second(redis: Any) -> None:
+    messages = [f"message {number}" for number in range(15)]
     counts: list[tuple[float, int]] = []
 
     async def sampled() -> bool:
@@ -74,13 +72,13 @@ async def test_twenty_messages_at_five_a_second_take_at_least_three_seconds(redi
 
     begun = await server_time(redis)
     await redis.lpush("in", *messages)
-    async with running(redis, settings(rate=5), run):
+    async with running(redis, settings(rate=10), run):
         await eventually(sampled)
-    assert await server_time(redis) - begun >= 3
-    assert all(count <= 5 + 5 * (at - begun) for at, count in counts)
+    assert await server_time(redis) - begun >= 0.5
+    assert all(count <= 10 + 10 * (at - begun) for at, count in counts)
     assert len({count for _, count in counts}) > 5, "they did not come one by one"
     assert await texts(redis, "out") == messages
-    assert (await audited(redis, settings())).messages == 20
+    assert (await audited(redis, settings())).messages == 15
 
 
 @pytest.mark.parametrize("by", ["all", "field"])
@@ -193,51 +191,6 @@ async def test_a_noisy_user_does_not_delay_others_and_each_ones_messages_stay_in
     assert await numbers_of(redis, "noisy") == [*range(301)]
     assert (await metric(redis, "limited"))["count"] == 299
     assert (await audited(redis, chosen)).messages == 303
-
-
-async def test_messages_of_another_instance_that_died_are_released_in_time(redis: Any) -> None:
-    chosen = settings(rate=0.001, burst=1, **BY_USER)
-    await redis.lpush("in", said("a", 0), said("a", 1))
-    async with running(redis, chosen, run):
-        await eventually(lambda: taken(redis))
-    (entry,) = await redis.zrange(KEYS.waiting, 0, -1)
-    await redis.zincrby(KEYS.waiting, -1_000_000_000, entry)
-    async with running(redis, chosen, run, id="2"):
-        await eventually(lambda: all_out(redis))
-    assert await numbers_of(redis, "a") == [0, 1]
-    await audited(redis, chosen)
-
-
-async def test_a_message_is_not_overtaken_by_a_later_one_whose_token_is_there_before_it_has_moved(redis: Any) -> None:
-    chosen = settings(rate=0.001, burst=1, **BY_USER)
-    await redis.lpush("in", said("a", 0), said("a", 1))
-    async with running(redis, chosen, lambda context: Delay(context).take()):
-        await eventually(lambda: taken(redis))
-    (entry,) = await redis.zrange(KEYS.waiting, 0, -1)
-    await redis.zincrby(KEYS.waiting, -2_000_000_000, entry)  # due, and not moved
-    (bucket,) = [key async for key in redis.scan_iter(f"{KEYS.bucket}:*")]
-    await redis.delete(bucket)
-    await redis.lpush("in", said("a", 2))
-    async with running(redis, chosen, run):
-        await eventually(lambda: all_out(redis))
-    assert await numbers_of(redis, "a") == [0, 1, 2]
-
-
-async def test_beyond_its_capacity_messages_stay_in_in(redis: Any) -> None:
-    await redis.lpush("in", *(said("a", number) for number in range(20)))
-    chosen = settings(rate=50, burst=1, capacity=3, batch=2, **BY_USER)
-    most = 0
-
-    async def watched() -> bool:
-        nonlocal most
-        most = max(most, await redis.zcard(KEYS.waiting))
-        return await all_out(redis)
-
-    async with running(redis, chosen, run):
-        await eventually(watched)
-    assert 0 < most <= 4
-    assert await numbers_of(redis, "a") == [*range(20)]
-    await audited(redis, chosen)
 
 
 async def test_equal_messages_wait_each_for_itself(redis: Any) -> None:
@@ -353,24 +306,6 @@ async def test_over_the_limit_of_all_messages_may_be_dropped_too(redis: Any) -> 
 
 
 WAYS = {"all": {}, "field": BY_USER, "drop": {"over": "drop"}}
-
-
-USED = {"all": ("out", "bucket"), "field": ("out", "waiting", "limited"), "drop": ("out", "bucket", "limited")}
-
-
-@pytest.mark.parametrize(("way", "key"), [(way, key) for way, keys in USED.items() for key in keys])
-async def test_a_key_of_the_wrong_type_stops_it_before_a_message_moves(redis: Any, way: str, key: str) -> None:
-    name = {"out": "out", "bucket": KEYS.bucket, "waiting": KEYS.waiting, "limited": KEYS.metric("limited")}[key]
-    await (redis.lpush if key == "bucket" else redis.set)(name, "in the way")
-    await redis.lpush("pending:1", "a", "b")
-    context = context_of(redis, settings(**WAYS[way]))
-    with pytest.raises((WrongType, ExceptionGroup)) as raised:
-        await run(context)
-    error: Exception = raised.value
-    found = error.exceptions if isinstance(error, ExceptionGroup) else [error]  # with a field, two tasks meet the key
-    assert all(isinstance(each, WrongType) and name in str(each) for each in found), found
-    assert await redis.llen("pending:1") == 2
-    await context.reset()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,7 +4,6 @@ import json
 from math import inf
 from typing import Any, Final
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis import Redis
@@ -153,7 +152,6 @@ class Limit(RuleBasedStateMachine):
         assert not self.redis.exists(KEYS.metric("missing"))
 
 
-@pytest.mark.slow
 def test_any_moves_agree_with_the_model(server: EmbeddedServer) -> None:
     with Redis.from_url(server.url) as redis:
         Limit.redis = redis

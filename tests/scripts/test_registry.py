@@ -86,13 +86,6 @@ async def test_the_newest_instance_is_at_the_head_and_the_list_has_its_capacity_
     assert await redis.exists(*(KEYS.instance(str(id)) for id in range(1, 13))) == 12
 
 
-@pytest.mark.parametrize("capacity", [1, 2])
-async def test_the_capacity_is_what_is_set(redis: Redis, capacity: int) -> None:
-    for _ in range(3):
-        await registered(redis, service_capacity=capacity)
-    assert await listed(redis) == [3, 2][:capacity]
-
-
 async def test_a_living_instance_that_was_pushed_off_the_list_comes_back_when_there_is_room(redis: Redis) -> None:
     """MP-D07: the original drops the oldest live instances for good."""
     first, second, third = [await registered(redis, service_capacity=2) for _ in range(3)]
@@ -169,27 +162,6 @@ async def test_a_name_that_is_taken_is_not_taken_again(redis: Redis) -> None:
     assert await listed(redis) == [3, 1]
 
 
-async def test_the_script_refuses_a_name_that_is_taken_and_changes_nothing(redis: Redis) -> None:
-    named = {
-        "id": "1",
-        "host": "oak",
-        "service": "mpush",
-        "version": "1",
-        "process": "",
-        "expire": 60,
-        "renew": 15,
-        "capacity": 10,
-        "lists": "",
-    }
-    keys = {"instance": KEYS.instance("1"), "ids": KEYS.ids}
-    began = await now(redis)
-    started = await REGISTER(redis, pid=1, **keys, **named)
-    assert started == Span(int(began), await now(redis))
-    assert await REGISTER(redis, pid=2, **keys, **named) == 0
-    assert await redis.hget(KEYS.instance("1"), "pid") == b"1"
-    assert await listed(redis) == [1]
-
-
 async def test_a_list_of_ids_of_another_type_is_named_and_nothing_is_registered(redis: Redis) -> None:
     await redis.hset(KEYS.ids, "field", "value")
     with pytest.raises(WrongType, match=r"^demo:mpush:ids holds a hash, expected a list$"):
@@ -238,15 +210,6 @@ async def test_ids_that_were_listed_twice_or_never_lived_go_too(redis: Redis) ->
     assert await listed(redis) == [4]
 
 
-async def test_compaction_run_twice_finds_nothing(redis: Redis) -> None:
-    await redis.rpush(KEYS.ids, 3, 2, 1)
-    await redis.hset(KEYS.instance("2"), "host", "oak")
-    instances = [KEYS.instance(str(id)) for id in (3, 2, 1)]
-    assert await COMPACT(redis, ids=KEYS.ids, instances=instances) == 2
-    assert await COMPACT(redis, ids=KEYS.ids, instances=instances) == 0
-    assert await listed(redis) == [2]
-
-
 async def test_on_the_way_out_one_registration_and_one_id_are_removed(redis: Redis) -> None:
     """MP-D04: the original's log always said ``lrem: 0``."""
     with capture_logs() as logs:
@@ -257,32 +220,6 @@ async def test_on_the_way_out_one_registration_and_one_id_are_removed(redis: Red
     assert not await redis.exists(KEYS.ids, KEYS.instance("1"))
     named = {"instance": instance.key, "ids": KEYS.ids, "id": "1", "host": socket.gethostname(), "pid": os.getpid()}
     assert await DEREGISTER(redis, **named) == [0, 0]
-
-
-async def test_leaving_leaves_the_others_alone(redis: Redis) -> None:
-    first, second, third = [await registered(redis) for _ in range(3)]
-    await second.deregister()
-    assert await listed(redis) == [3, 1]
-    assert [await each.check() for each in (first, third)] == [Presence.HERE, Presence.HERE]
-
-
-async def test_the_script_renews_nothing_that_is_not_its_own(redis: Redis) -> None:
-    await redis.hset(KEYS.instance("1"), mapping={"host": "oak", "pid": "1"})
-    named = {
-        "instance": KEYS.instance("1"),
-        "ids": KEYS.ids,
-        "id": "1",
-        "expire": 60,
-        "renew": 15,
-        "capacity": 10,
-        "trouble": "",
-    }
-    assert await RENEW(redis, host="elm", pid="1", **named) is None
-    assert await RENEW(redis, host="oak", pid="11", **named) is None
-    assert await redis.ttl(KEYS.instance("1")) == -1
-    now, order = await RENEW(redis, host="oak", pid=1, **named)
-    assert (now >= 1_700_000_000, order) == (True, None)
-    assert await listed(redis) == [1]
 
 
 def short_lived(redis: Redis) -> Registry:

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from tests.support.harness import rounds
 from tests.support.lua_files import SCRIPTS, body_of, declared_for
 from tests.support.script_cases import CASES
-from tests.support.scripted import MANY, PAIRS, Call, Draw, Zset, name_of, state_of
+from tests.support.scripted import MANY, PAIRS, Call, Draw, Stream, Zset, name_of, state_of
 
 CRITICAL: Final = (
     "tracking/finish",
@@ -29,6 +29,15 @@ NOTES: Final = {b"k:holds", b"k:missing", b"k:taken"}
 """What ``held.lua`` corrects of what BLMOVE has done, whatever comes of the script: a second run corrects nothing."""
 REFUSALS: Final = re.compile(r"(FENCED|GONE|MOVING|OCCUPIED|UNSTAGED|VALUE) ")
 """Beginnings of the errors that a script returns on purpose, whatever the message."""
+GO_ON: Final = re.compile(
+    r"common/(adopt|answer|compact|confirm|deregister|next_id|note|register|renew)|core/(snapshot|writes)|hqueue/(?!due)"
+    r"|jobs/|rollout/(order|requeue)|bus/(carry|forget|hand_over|prepare|receive|renew|retire|sweep|touch)|spark/(?!fix)"
+    r"|tracking/(identify|revive)|transfer/read|himporter/news|monitor/(due|end_answers)|outbox/disown|pipeline/"
+    r"|vpush/(disown|link)"
+)
+"""Scripts that bear with some key of another type, or name it only by what the server says."""
+BORNE: Final = {"lease", "missing", "door", "subjects", "answer", "message"}
+"""Keys of which no script says so, that it bears with, or that must not be there."""
 RESTORES: Final = ("common/confirm",)
 """Scripts that write, and leave everything as it was."""
 WRITES: Final = re.compile(
@@ -45,10 +54,11 @@ def calls(file: Path, here: Any, enough: Callable[[], bool] = lambda: True) -> I
             yield Call(file, Draw(f"{name_of(file)} {number} {more}", pairs, now))
 
 
-def failure_of(call: Call, here: Any) -> str | None:
+def failure_of(call: Call, here: Any, *, full: bool = False) -> str | None:
     """Run ``call``; return the error, None without one. Fail if it has changed a key before."""
     call.prepare(here)
     before = state_of(here)
+    here.config_set("maxmemory", int(full))
     failure = error_of(call, here)
     after = state_of(here)
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
@@ -57,6 +67,7 @@ def failure_of(call: Call, here: Any) -> str | None:
         error_of(call, here)
         again = state_of(here)
         changed = {key for key in NOTES if again.get(key) != after.get(key)}
+    here.config_set("maxmemory", 0)
     assert not failure or not changed, f"{failure}: changed {changed} before"
     return failure
 
@@ -88,6 +99,33 @@ def test_a_script_that_fails_has_changed_nothing(file: Path, here: Any) -> None:
             failure_of(call, here)
         except AssertionError as error:
             raise AssertionError(f"{error}, with {changed}") from None
+
+
+@each_script
+def test_a_full_server_refuses_all_of_a_script_or_nothing(file: Path, here: Any) -> None:
+    for call in calls(file, here):
+        failure = failure_of(call, here, full=True)
+        assert failure is None or REFUSALS.match(failure) or "maxmemory" in failure, failure
+
+
+@pytest.mark.parametrize("file", [file for file in SCRIPTS if not GO_ON.match(name_of(file))], ids=name_of)
+def test_a_key_of_another_type_is_named_and_nothing_is_changed(file: Path, here: Any) -> None:
+    for kind, name, words in declared_for(file):
+        bare = name.rstrip("?.")
+        if kind == "KEYS" and bare not in BORNE:
+            wrong = b"in the way" if words.startswith("stream") else Stream([("1-1", {"a": "b"})])
+            assert any(is_named(call, bare, wrong, here) for call in calls(file, here, lambda: False)), bare
+
+
+def is_named(call: Call, bare: str, wrong: Any, here: Any) -> bool:
+    """Put something wrong at a key of ``call``; return whether the script names it, not if it does not need the key."""
+    key = next((key for key in call.contents if bare in str(key).split(":")), None)
+    if key is None:
+        return False
+    call.contents[key] = wrong
+    failure = failure_of(call, here)
+    assert not failure or re.search(rf"k:{bare}\S* holds a ", failure) or REFUSALS.match(failure), f"{bare}: {failure}"
+    return failure is not None and not REFUSALS.match(failure)
 
 
 def test_each_case_is_of_a_script() -> None:

@@ -17,7 +17,7 @@ from common.settings.base import ServiceSettings
 from common.settings.fields import setting
 from common.settings.roles import In, Outs, Pending, PopTimeout
 from common.settle import Batch, Event
-from penstock.accounting.audit import audit
+from penstock.accounting.audit import Audit, audit
 from penstock.base.errors import Fenced, WrongCall
 from penstock.base.keys import Keys
 from penstock.core.script import Script
@@ -68,6 +68,14 @@ def each(act: Callable[[Context[Settings], Batch], Awaitable[None]], until: int,
     return run
 
 
+async def audited(redis: Any) -> Audit:
+    """Return what the audit finds, which is no problem."""
+    found = await audit(redis, KEYS)
+    assert found
+    assert found.holds, found.problems
+    return found
+
+
 async def texts(redis: Any, name: str) -> list[str]:
     """Return the messages of a list as text, oldest first."""
     return [message.decode() for message in reversed(await redis.lrange(name, 0, -1))]
@@ -80,9 +88,7 @@ async def test_each_message_goes_where_it_belongs_and_the_audit_adds_up(redis: A
     assert (await texts(redis, "a"), await texts(redis, "b")) == (["a1", "a2", "a1"], ["b1", "b2"])
     (letter,) = [json.loads(each) for each in await texts(redis, KEYS.dead)]
     assert (letter["message"], letter["reason"], letter["source"]) == ("?", "noRoute", "in")
-    found = await audit(redis, KEYS)
-    assert found
-    assert found.holds, found.problems
+    found = await audited(redis)
     assert found.messages == 7
     delivered = {output.name: (output.delivered, output.dead, output.dropped) for output in found.legs}
     assert delivered == {"a": (3, 0, 0), "b": (2, 0, 0), "in": (0, 1, 1)}
@@ -95,9 +101,7 @@ async def test_a_forgotten_message_counts_as_dropped_even_beside_copies(redis: A
     await redis.lpush("in", "x", "forgotten", "y", "forgotten, too")
     assert await serve(redis_url, each(act, 4)) == 0
     assert await redis.hget(KEYS.metric("dropped"), "count") == b"2"
-    found = await audit(redis, KEYS)
-    assert found
-    assert found.holds, found.problems
+    await audited(redis)
 
 
 async def test_messages_may_be_made_anew_and_copied(redis: Any, redis_url: str) -> None:
@@ -233,9 +237,7 @@ async def test_a_service_that_makes_several_of_one_is_conserved(redis: Any, redi
 
     await redis.lpush("in", "x", "y")
     assert await serve(redis_url, each(act, 2)) == 0
-    found = await audit(redis, KEYS)
-    assert found
-    assert found.holds, found.problems
+    await audited(redis)
     await redis.hincrby(KEYS.metric("taken"), "a", 1)
     found = await audit(redis, KEYS)
     assert found
@@ -383,9 +385,7 @@ async def test_answers_go_to_lists_that_messages_name_and_the_audit_adds_up(redi
     assert await serve(redis_url, each(answer_all, 4)) == 0
     assert await texts(redis, "one") == ["answer to one:1", "answer to one:2"]
     assert (await texts(redis, "two"), await texts(redis, "a")) == (["answer to two:1"], ["a1"])
-    found = await audit(redis, KEYS)
-    assert found
-    assert found.holds, found.problems
+    found = await audited(redis)
     assert {leg.name: (leg.taken, leg.delivered) for leg in found.legs} == {"a": (1, 1), "b": (0, 0), "in": (3, 3)}
 
 
@@ -407,9 +407,7 @@ async def test_an_answer_for_a_list_of_another_type_is_a_dead_letter(redis: Any,
     (letter,) = [json.loads(each) for each in await texts(redis, KEYS.dead)]
     assert (letter["message"], letter["reason"]) == ("answer to text:1", "badAnswer")
     assert (await texts(redis, "one"), await texts(redis, "a")) == (["answer to one:1"], ["a1"])
-    found = await audit(redis, KEYS)
-    assert found
-    assert found.holds, found.problems
+    await audited(redis)
 
 
 @pytest.mark.parametrize("answers", [{"a": [b"x"]}, {"one": ["text"]}, {"one": b"x"}])
@@ -503,9 +501,7 @@ async def test_a_message_with_which_the_script_fails_is_named_and_buried_and_hol
     assert (letter["message"], letter["reason"]) == ("bad", "poison")
     assert [log["message"] for log in logs if log["event"] == "a script failed" and "message" in log] == [b"bad"] * 3
     assert await redis.exists("in", "pending:1") == 0
-    audited = await audit(redis, KEYS)
-    assert audited
-    assert audited.holds, audited.problems
+    await audited(redis)
 
 
 async def test_messages_stay_alone_while_nothing_is_settled(

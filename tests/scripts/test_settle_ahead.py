@@ -18,6 +18,7 @@ from common.settings.roles import In, Outs, Pending, PopTimeout
 from penstock.accounting.audit import audit
 from penstock.base.keys import Keys
 from penstock.testing.server import EmbeddedServer
+from tests.support.harness import eventually
 
 KEYS = Keys("demo")
 MESSAGES = [b"%d" % number for number in range(500)]
@@ -149,9 +150,7 @@ async def obstruct(redis: Any, context: Context[Any]) -> None:
     await redis.set("a", "in the way")
 
     async def clear() -> None:
-        async with asyncio.timeout(60):
-            while not await redis.hget(KEYS.metric("error"), "count"):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: redis.hget(KEYS.metric("error"), "count"))
         await redis.rename("aside", "a")
 
     context.log.info("obstructed", by=asyncio.create_task(clear()))
@@ -184,9 +183,7 @@ async def test_a_full_server_is_waited_for() -> None:
                 await redis.config_set("maxmemory", 1)
 
                 async def make_room() -> None:
-                    async with asyncio.timeout(60):
-                        while not context.outage.reason:
-                            await asyncio.sleep(0.01)
+                    await eventually(lambda: context.outage.reason)
                     await redis.config_set("maxmemory", 0)
 
                 context.log.info("full", by=asyncio.create_task(make_room()))

@@ -52,7 +52,6 @@ async def test_a_request_is_delivered_unchanged_with_a_record_of_it(start: Start
     assert 55 < await hop.redis.ttl(hop.keys.message("3")) <= 60
     assert 55 < await hop.redis.ttl(hop.keys.xid("12345")) <= 60
     assert await hop.counts() == {"taken": 3, "delivered": 3, "registered": 3}
-    assert await hop.problems() == []
 
 
 @pytest.mark.parametrize(
@@ -106,74 +105,6 @@ async def test_a_request_that_has_no_name_is_known_by_the_sha1_of_its_bytes(star
     assert await hop.chain(hashlib.sha1(message).hexdigest()) == {"id": "1", "type": "sha1"}
 
 
-async def test_equal_requests_are_all_tracked_and_each_done_ends_the_oldest(start: Start) -> None:
-    hop = await start()
-    await hop.push(b"hello", b"hello", b"other", b"hello")
-    assert await hop.in_flight() == ["1", "2", "3", "4"]
-    assert await hop.chain(SHA1) == {
-        "id": "1",
-        "type": "sha1",
-        "last": "4",
-        "next:1": "2",
-        "before:2": "1",
-        "next:2": "4",
-        "before:4": "2",
-    }
-    for left in (["2", "3", "4"], ["3", "4"], ["3"]):
-        await hop.push_done(SHA1)
-        assert await hop.in_flight() == left
-    assert await hop.chain(SHA1) == {}
-    await hop.push_done(SHA1)
-    assert await hop.counts() == {"taken": 4, "delivered": 4, "registered": 4, "done": 3, "done:unknown": 1}
-
-
-async def test_equal_requests_may_be_done_in_any_order_and_all_at_once(start: Start) -> None:
-    hop = await start()
-    await hop.push(*[b"hello"] * 6)
-    await hop.push_done_batch("4", "6", SHA1, "2", SHA1, SHA1, SHA1)
-    assert await hop.in_flight() == []
-    assert await hop.chain(SHA1) == {}
-    assert (await hop.counts()).items() >= {"done": 6, "done:unknown": 1}.items()
-
-
-async def test_what_is_beyond_message_capacity_is_delivered_untracked(start: Start) -> None:
-    hop = await start(message_capacity=2)
-    await hop.push(*[b"%d" % number for number in range(5)])
-    assert await hop.held() == [b"%d" % number for number in range(5)]
-    assert await hop.in_flight() == ["1", "2"]
-    assert await hop.counts() == {"taken": 5, "delivered": 5, "registered": 2, "untracked": 3}
-    assert await hop.problems() == []
-    await hop.push_done({"id": 1})
-    await hop.push(b"5", b"6")
-    assert await hop.in_flight() == ["2", "6"]
-    assert await hop.counts() == {"taken": 7, "delivered": 7, "registered": 3, "untracked": 4, "done": 1}
-    assert await hop.problems() == []
-
-
-async def test_the_list_of_ids_is_trimmed_at_its_tail_and_to_message_capacity(start: Start) -> None:
-    hop = await start(message_capacity=3)
-    await hop.push(b"a", b"b", b"c")
-    await hop.push_done("2", "3")
-    assert await hop.ids() == ["3", "2", "1"]
-    await hop.push(b"d", b"e", b"untracked")
-    assert await hop.ids() == ["5", "4", "3"]
-    await hop.push_done("1")
-    assert await hop.ids() == ["5", "4"]
-
-
-async def test_the_list_of_ids_is_empty_once_nothing_is_in_flight(start: Start) -> None:
-    hop = await start(message_timeout=10, attempts=1)
-    await hop.push(*[b"%d" % number for number in range(100)])
-    await hop.push_done(*({"id": id} for id in range(2, 101)))
-    await hop.push_done({"id": 1})
-    assert await hop.ids() == []
-    await hop.push(*[b"%d" % number for number in range(100)])
-    await hop.push_done({"id": 101, "touch": 20}, *({"id": id} for id in range(102, 201)))
-    await hop.advance(20)
-    await hop.sweep()
-    assert await hop.ids() == []
-
-
 @pytest.mark.parametrize("message", [*ODD, b"\xa5\0" * 33, b"\xa5\0" * (MIB // 2)], ids=lambda message: message[:9])
 async def test_any_bytes_come_through_a_retry_and_into_a_dead_letter_unchanged(start: Start, message: bytes) -> None:
     hop = await start(message_timeout=10, attempts=2, backoff=[5])
@@ -194,7 +125,6 @@ async def test_any_bytes_come_through_a_retry_and_into_a_dead_letter_unchanged(s
         "retry": 1,
         "dead": 1,
     }
-    assert await hop.problems() == []
 
 
 async def test_every_step_of_a_life_is_an_event(start: Start) -> None:
@@ -293,7 +223,6 @@ async def test_a_foreign_key_costs_a_message_its_record_and_nothing_more(start: 
         "expired": 1,
     }
     assert await hop.redis.get(hop.keys.message("2")) == b"not a record"
-    assert await hop.problems() == []
 
 
 async def test_after_a_batch_the_next_one_is_taken_with_the_wait(start: Start) -> None:
@@ -305,7 +234,6 @@ async def test_after_a_batch_the_next_one_is_taken_with_the_wait(start: Start) -
     assert (await hop.redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == 2  # one takes, one delivers
     assert await hop.held() == [message for batch in batches for message in batch]
     assert [(await hop.record(number + 1))["xid"] for number in range(30)] == [f"{number}" for number in range(30)]
-    assert await hop.problems() == []
 
 
 async def test_after_a_batch_of_answers_the_next_one_is_taken_with_the_wait(start: Start) -> None:
@@ -317,4 +245,3 @@ async def test_after_a_batch_of_answers_the_next_one_is_taken_with_the_wait(star
         await hop.answer(*({"meta": {"id": name}} for name in names[first : first + 5]))
     assert (await hop.redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == 2  # one takes, one delivers
     assert [json.loads(each)["meta"]["id"] for each in await hop.redis.lrange("mine", 0, -1)] == names[::-1]
-    assert await hop.problems() == []

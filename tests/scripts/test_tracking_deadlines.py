@@ -46,42 +46,6 @@ async def test_a_deadline_that_is_no_number_of_seconds_is_ignored(start: Start, 
     assert (await hop.record(1)).keys().isdisjoint({"until", "details"})
 
 
-async def test_an_attempt_that_would_come_after_the_deadline_is_not_made(start: Start) -> None:
-    hop = await start(message_timeout=10, message_expire=100, backoff=[5])
-    await hop.push(await request(hop, "a", left=14, replyTo="to:a"), await request(hop, "b", left=60))
-    await hop.advance(10)
-    await hop.sweep()
-    assert [(each["xid"], each["reason"], each["attempts"]) for each in await hop.letters()] == [("a", "timeout", 1)]
-    assert json.loads((await hop.held("to:a"))[0])["error"]["reason"] == "timeout"
-    assert await hop.delayed() == ["2"]
-    await hop.advance(5)
-    await hop.sweep()
-    assert await hop.in_flight() == ["2"]
-    assert await consistent(hop)
-
-
-async def test_a_failure_that_cannot_be_tried_again_in_time_says_failed(start: Start) -> None:
-    hop = await start(backoff=[5])
-    await hop.push(await request(hop, "a", left=4))
-    await hop.push_done({"id": 1, "error": "no"})
-    await hop.sweep()
-    assert [each["reason"] for each in await hop.letters()] == ["failed"]
-    assert await consistent(hop)
-
-
-async def test_what_waited_until_its_deadline_is_not_delivered_by_a_monitor_that_was_away(start: Start) -> None:
-    hop = await start(message_timeout=10, message_expire=100, backoff=[5])
-    await hop.push(await request(hop, "a", left=30, delay=20), await request(hop, "b", left=30))
-    await hop.advance(10)
-    await hop.sweep()
-    assert await hop.delayed() == ["2", "1"]
-    await hop.advance(25)
-    await hop.sweep()
-    assert [(each["xid"], each["reason"]) for each in await hop.letters()] == [("b", "timeout"), ("a", "queueTimeout")]
-    assert len(await hop.held()) == 1
-    assert await consistent(hop)
-
-
 async def test_what_nobody_has_taken_by_its_deadline_leaves_the_list(start: Start) -> None:
     hop = await start(message_timeout=10, message_expire=100)
     hop.eager = False

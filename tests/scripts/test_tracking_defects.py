@@ -1,6 +1,8 @@
 """Defects of mpush-redis with tracked messages that must not occur here, by number.
 
-D14 and D19 to D22 are in tests/process/test_mpush_defects.py, too.
+D14 and D19 to D22 are in tests/process/test_mpush_defects.py, too. D08, D09, D13 and D18 are what the model of tracking
+tries (``tracking_model.py``). D11 and D16, of monitors that die or act at once, are in ``test_tracking_done.py``
+and ``test_tracking_sweep.py``.
 """
 
 import asyncio
@@ -48,28 +50,6 @@ def composed(client: "Redis", redis_url: str, tmp_path: Path) -> Iterator[Compos
         service.__exit__(None, None, None)
 
 
-async def test_mp_d08_a_message_with_a_meta_id_is_known_by_it(start: Start) -> None:
-    hop = await start()
-    await hop.push(b'{"meta": {"id": "tea"}}')
-    assert await hop.redis.hget(hop.keys.xid("tea"), "type") == b"meta"
-    await hop.push_done("tea")
-    assert (await hop.counts())["done"] == 1
-
-
-async def test_mp_d09_of_equal_messages_each_is_done_by_a_done_of_its_own(start: Start) -> None:
-    hop = await start(message_timeout=10)
-    await hop.push(b"12345", b"12345")
-    await hop.push_done("12345")
-    assert await hop.in_flight() == ["2"], "the older one first"
-    await hop.push_done("12345")
-    assert await hop.in_flight() == []
-    await hop.advance(10)
-    await hop.sweep()
-    counts = await hop.counts()
-    assert counts["done"] == 2
-    assert "timeout" not in counts
-
-
 def test_mp_d10_a_done_is_taken_at_once(composed: Compose, client: "Redis") -> None:
     composed(1)
     end = time.monotonic() + PATIENCE
@@ -81,24 +61,6 @@ def test_mp_d10_a_done_is_taken_at_once(composed: Compose, client: "Redis") -> N
     assert time.monotonic() < end, "not after its popTimeout of 30 s"
 
 
-@pytest.mark.slow
-def test_mp_d11_a_done_that_a_killed_monitor_has_taken_is_done_by_the_next(
-    composed: Compose, client: "Redis", redis_url: str, tmp_path: Path
-) -> None:
-    """Kill the monitor again and again while it takes: no message is left to time out."""
-    (_, monitor) = composed(1, message_timeout=60, message_expire=400)
-    client.lpush("in", *range(1, 2_001))  # equal to their ids
-    until(lambda: client.llen("out") == 2_000)
-    for first in range(0, 2_000, 400):
-        client.lpush("demo:done", *range(first + 1, first + 401))
-        until(lambda first=first: client.hget("demo:metrics:done", "count") not in (None, b"%d" % first), every=0.0002)  # type: ignore[misc]
-        monitor.kill()
-        client.delete(*client.keys("watcher:[0-9]*"))  # as if it had expired
-        monitor.start()
-        until(lambda first=first: client.hget("demo:metrics:done", "count") == b"%d" % (first + 400))  # type: ignore[misc]
-    assert client.zcard("demo:message:deadlines") == 0
-
-
 async def test_mp_d12_a_burst_of_expired_ids_is_done_with_as_any_other(start: Start) -> None:
     hop = await start()
     await hop.push_done_batch(*(str(id) for id in range(10_000)))
@@ -107,13 +69,6 @@ async def test_mp_d12_a_burst_of_expired_ids_is_done_with_as_any_other(start: St
     await hop.redis.delete(*(hop.keys.message(str(id)) for id in range(1, 5_001)))
     await hop.push_done_batch(*(str(id) for id in range(1, 5_001)))
     assert (await hop.counts())["done:unknown"] == 15_000
-
-
-async def test_mp_d13_an_unknown_done_is_not_measured(start: Start) -> None:
-    hop = await start()
-    await hop.push_done("99999")
-    assert await hop.counts() == {"done:unknown": 1}
-    assert await hop.redis.exists(hop.keys.metric("done")) == 0, "nor is it in the histogram"
 
 
 def is_seen(client: "Redis") -> bool:
@@ -151,18 +106,6 @@ def test_mp_d14_d15_with_registrations_elsewhere_time_outs_are_found_and_idle_se
     assert float(client.hget("demo:metrics:timeout", "max") or 0) < 9
 
 
-@pytest.mark.slow
-def test_mp_d16_a_time_out_that_three_monitors_see_is_counted_once(composed: Compose, client: "Redis") -> None:
-    composed(3, message_timeout=1, attempts=1)
-    client.lpush("in", *range(500))
-    until(lambda: client.llen("out") == 500)
-    client.delete("out")
-    until(lambda: client.llen("demo:dead") >= 500)
-    until(lambda: is_quiet(client))
-    assert client.llen("demo:dead") == 500
-    assert client.hget("demo:metrics:timeout", "count") == client.hget("demo:metrics:dead", "count") == b"500"
-
-
 async def test_mp_d17_each_leg_of_a_fan_out_is_tracked_by_itself(redis: Any) -> None:
     """Each branch has its own mdispatch, so a worker's report ends the message on its own branch only."""
     first = await Hop(redis, message_timeout=10, attempts=1).start()
@@ -176,14 +119,3 @@ async def test_mp_d17_each_leg_of_a_fan_out_is_tracked_by_itself(redis: Any) -> 
     await first.sweep()
     assert await first.counts() == {"taken": 1, "delivered": 1, "registered": 1, "done": 1}
     assert await second.counts() == {"taken": 1, "delivered": 1, "registered": 1, "timeout": 1, "dead": 1}
-
-
-async def test_mp_d18_what_is_due_is_found_behind_an_older_message_that_is_not(start: Start) -> None:
-    hop = await start(message_timeout=100, message_expire=1000)
-    await hop.push(b"older")
-    hop = await start(message_timeout=10, message_expire=1000)
-    await hop.push(b"younger")
-    await hop.advance(10)
-    await hop.sweep()
-    assert await hop.in_flight() == ["1"]
-    assert (await hop.counts())["timeout"] == 1

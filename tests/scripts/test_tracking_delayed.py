@@ -16,83 +16,6 @@ def request(**meta: Any) -> bytes:
     return json.dumps({"meta": {"id": "a", **meta}}).encode()
 
 
-async def test_a_delayed_message_is_held_and_then_delivered_once(start: Start) -> None:
-    hop = await start(3, message_timeout=10, message_expire=60)
-    began = await hop.now()
-    await hop.push(request(delay=100), b"at once")
-    assert await hop.held() == [b"at once"]
-    assert (await hop.delayed(), await hop.in_flight(), await hop.ids()) == (["1"], ["2"], ["2"])
-    record = await hop.record(1)
-    assert (record["attempt"], record.get("deadline")) == ("0", None)
-    assert 100 < await hop.redis.ttl(hop.keys.message("1")) <= 160
-    await hop.push_done("2")
-    assert await hop.counts() == {"taken": 2, "delivered": 1, "registered": 2, "done": 1}
-    assert await hop.problems() == []
-    await hop.advance(50)
-    assert await hop.sweep() == 50 - Span(0, await hop.now() - began)
-    assert await hop.held() == [b"at once"]
-    await hop.advance(50)
-    due = await hop.now()
-    for monitor in range(3):
-        await hop.sweep(monitor)
-    assert await hop.held() == [b"at once", request(delay=100)]
-    assert (await hop.delayed(), await hop.in_flight(), await hop.ids()) == ([], ["1"], ["1"])
-    assert await hop.chain("a") == {"id": "1", "type": "meta"}
-    record = await hop.record(1)
-    delivered = float(record["delivered"])
-    assert delivered == Span(due, await hop.now())
-    assert float(record["deadline"]) == pytest.approx(delivered + 10, abs=1e-3)
-    assert 55 < await hop.redis.ttl(hop.keys.message("1")) <= 60
-    await hop.advance(5)
-    await hop.push_done({"xid": "a", "attempt": 1})
-    metric = await hop.metric("done")
-    elapsed = Span(0, await hop.now() - began)
-    assert {name: metric[name] for name in ("count", "sum", "max")} == {
-        "count": 2,
-        "sum": elapsed + 5,
-        "max": elapsed + 5,
-    }
-    assert await hop.counts() == {"taken": 2, "delivered": 2, "registered": 2, "done": 2}
-    events = [(event, attempt) for event, id, attempt in await hop.events() if id == "1"]
-    assert events == [("registered", "0"), ("delayed", "0"), ("delivered", "1"), ("done", "1")]
-    assert await hop.problems() == []
-
-
-async def test_a_delay_of_many_times_the_timeout_is_one_delivery(start: Start) -> None:
-    hop = await start(message_timeout=1, message_expire=60, attempts=3)
-    await hop.push(request(delay=3600))
-    for _ in range(36):
-        await hop.advance(100)
-        await hop.sweep()
-    assert await hop.held() == [request(delay=3600)]
-    assert await hop.counts() == {"taken": 1, "delivered": 1, "registered": 1}
-
-
-async def test_a_delayed_message_has_all_its_attempts(start: Start) -> None:
-    hop = await start(message_timeout=10, attempts=2, backoff=[5])
-    began = await hop.now()
-    await hop.push(request(delay=100))
-    for seconds in (100, 10, 5, 10):
-        await hop.advance(seconds)
-        await hop.sweep()
-    assert await hop.held() == [request(delay=100)] * 2
-    (letter,) = await hop.letters()
-    assert (letter["reason"], letter["attempts"]) == ("timeout", 2)
-    assert letter["first"] / 1000 == Span(began, await hop.now()) - 125
-    assert await hop.problems() == []
-
-
-async def test_a_message_cannot_be_ended_before_its_delivery(start: Start) -> None:
-    hop = await start()
-    await hop.push(request(delay=100))
-    await hop.push_done("1", "a", {"id": 1, "error": "no luck"}, {"id": 1, "touch": 10})
-    assert await hop.counts() == {"taken": 1, "registered": 1, "done:unknown": 3}
-    assert await hop.delayed() == ["1"]
-    await hop.advance(100)
-    await hop.sweep()
-    assert await hop.in_flight() == ["1"]
-
-
 @pytest.mark.parametrize(
     "when",
     [
@@ -167,18 +90,6 @@ async def test_a_wish_that_is_none_makes_a_dead_letter_that_says_so(start: Start
     assert await hop.metric("dead") == {"count": 1, "badRequest": 1}
     assert await hop.counts() == {"taken": 3, "delivered": 2, "registered": 2, "dead": 1}
     assert not await hop.redis.exists(hop.keys.message("2"))
-    assert await hop.problems() == []
-
-
-async def test_delayed_messages_count_against_message_capacity_and_are_tracked_beyond_it(start: Start) -> None:
-    hop = await start(message_capacity=2)
-    await hop.push(*[request(delay=100)] * 3, b"untracked")
-    assert await hop.counts() == {"taken": 4, "delivered": 1, "registered": 3, "untracked": 1}
-    await hop.advance(100)
-    await hop.sweep()
-    assert await hop.in_flight() == ["1", "2", "3"]
-    assert await hop.counts() == {"taken": 4, "delivered": 4, "registered": 3, "untracked": 1}
-    assert await hop.problems() == []
 
 
 async def test_what_falls_due_first_is_announced(start: Start) -> None:

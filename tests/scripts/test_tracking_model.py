@@ -411,18 +411,18 @@ def reply_of(reply: bytes) -> bytes:
     return f"{said['error']['reason']} {said['error']['attempts']}".encode() if "error" in said else reply
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("late", "budget"),
     [(False, None), (True, None), (False, 1)],
     ids=["late reports are counted", "late reports are accepted", "retries are limited"],
 )
 def test_records_equal_those_of_the_model_whatever_happens(
-    server: EmbeddedServer, budget: int | None, *, late: bool
+    server: EmbeddedServer, budget: int | None, examples: int, *, late: bool
 ) -> None:
     class OnServer(Tracking):
         url = server.url
         accept_late = late
         retry_budget = budget
 
-    run_machine(OnServer, 30, 40)
+    run_machine(OnServer, examples, 40)

@@ -93,27 +93,3 @@ async def test_beyond_the_budget_a_request_fails_at_once(start: Start, budget: i
     one = (await read_snapshot(hop.redis)).tracked["demo"]
     assert (one.expected_events["dead"], one.unaccounted) == (130 - tried, 0)
     assert sum(event == "dead" for event, _, _ in await hop.events()) == 130 - tried
-
-
-async def test_requests_fill_the_budget_again_up_to_that_of_a_thousand(start: Start) -> None:
-    hop = await limited(start, 130)
-    await hop.push(*(b"%d" % n for n in range(20)))
-    await hop.advance(10)
-    await hop.sweep()
-    assert (await hop.metric("retry"))["count"] == 100, "those of the first 130, whose back-off is over"
-    tried = len(await hop.delayed())
-    assert tried == 2, "20 requests give two retries"
-    await hop.push(*(b"%d" % n for n in range(3000)))
-    await hop.advance(10)
-    await hop.sweep()
-    assert (await hop.metric("dead"))["retryBudget"] == 30 + 118 + 3000 - 100
-    assert await hop.problems() == []
-
-
-async def test_a_message_that_is_not_retried_costs_no_budget(start: Start) -> None:
-    hop = await start(message_timeout=10, retry_budget=1)
-    await hop.push(*(json.dumps({"meta": {"id": f"r{n}", "attempts": 1}}) for n in range(50)))
-    await hop.advance(10)
-    await hop.sweep()
-    assert {each["reason"] for each in await hop.letters()} == {"timeout"}
-    assert not await hop.redis.exists(hop.keys.retry_budget)

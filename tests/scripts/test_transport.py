@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import BusyLoadingError, ConnectionError, ResponseError, TimeoutError
 
-from penstock.base.errors import Fenced, Refused, TargetLost, WrongType
+from penstock.base.errors import Fenced, Refused, TargetLost
 from penstock.core.once import (
     SCRIPT_MESSAGES,
     Dead,
@@ -87,14 +87,6 @@ async def test_messages_come_oldest_first_from_pending_and_then_from_in(
     assert await take(redis, 41) == messages
     assert await held(redis, "pending") == messages
     assert not await redis.exists("in")
-
-
-@pytest.mark.parametrize("first", [1, 3, 6, 8, 11])
-async def test_the_same_number_gives_the_same_messages_again(redis: Redis, first: int) -> None:
-    await prepared(redis, waiting=5, pending=5)
-    await take(redis, batch=10)
-    for _ in range(2):
-        assert await take(redis, first) == numbered(11 - first, first)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 127, 128, 129, 1_000])
@@ -201,26 +193,6 @@ async def test_only_the_sender_moves_messages(redis: Redis, move: Callable[..., 
     assert not await redis.exists("state", *(METRICS[name] for name in COUNTERS[1:]))
 
 
-@pytest.mark.parametrize(("key", "kind"), [("pending", "list"), ("in", "list"), ("state", "hash")])
-async def test_a_key_here_of_the_wrong_type_is_named(redis: Redis, key: str, kind: str) -> None:
-    await prepared(redis, waiting=1, pending=1)
-    await redis.delete(key)
-    await redis.set(key, "in the way")
-    with pytest.raises(WrongType, match=f"{key} holds a string, expected a {kind}"):
-        await take(redis)
-
-
-@pytest.mark.parametrize("key", ["pending", "letters", *METRICS.values()])
-async def test_nothing_is_settled_where_a_key_has_the_wrong_type(redis: Redis, key: str) -> None:
-    await prepared(redis, waiting=0, pending=3)
-    await redis.delete(key)
-    await redis.set(key, "in the way")
-    with pytest.raises(WrongType, match=f"{key} holds a string"):
-        await settled(redis, 2, [Dead(1, "bad", "it is"), Dead(2, "gone", "")])
-    assert await redis.hget("state", "sequence") == b"0"
-    assert set(await redis.keys()) <= {b"pending", b"state", b"lease", key.encode()}
-
-
 async def test_what_has_arrived_is_forgotten_and_counted_once(redis: Redis) -> None:
     await prepared(redis, waiting=2, pending=5, sequence=10)
     assert [await settled(redis, number) for number in (13, 13, 12, 9)] == [3, 0, 0, 0]
@@ -266,53 +238,11 @@ async def sent(redis: Any, first: int, last: int, token: int = 7, messages: list
     return await arrive(redis, first=first, last=last, **named)
 
 
-async def test_a_batch_arrives_if_it_is_the_next_and_once(redis: Redis) -> None:
-    assert await asked(redis) == [b"0", b"", b"", b""]
-    calls = [(1, 3), (1, 3), (2, 4), (5, 6), (4, 4), (1, 3), (5, 6), (4, 4)]
-    assert [await sent(redis, *call) for call in calls] == [3, 3, 3, 3, 4, 4, 6, 6]
-    assert await held(redis, "out") == numbered(6)
-    assert await asked(redis) == [b"7", b"6", b"5", b"of 5 to 6"]
-
-
 async def test_a_batch_of_which_nothing_goes_arrives_all_the_same(redis: Redis) -> None:
     await asked(redis)
     assert await sent(redis, 1, 3, messages=[]) == 3
     assert await sent(redis, 4, 4) == 4
     assert await held(redis, "out") == [b"4"]
-
-
-async def test_only_the_last_one_that_asked_may_send(redis: Redis) -> None:
-    for token in (7, 9, 8, 9):
-        await asked(redis, token)
-    assert (await asked(redis, 5))[0] == b"9"
-    for token in (7, 8, 10):
-        with pytest.raises(Fenced, match="ledger"):
-            await sent(redis, 1, 1, token)
-    assert await sent(redis, 1, 1, 9) == 1
-    await redis.delete("ledger")
-    with pytest.raises(Fenced):
-        await sent(redis, 1, 1, 9)
-    assert await held(redis, "out") == [b"1"]
-
-
-async def test_a_batch_of_the_run_before_is_refused_when_it_comes_after_the_next_run_has_asked(redis: Redis) -> None:
-    """Otherwise, after data loss at the source, other messages with these numbers would count as arrived."""
-    await asked(redis, 7)
-    await asked(redis, 8)
-    with pytest.raises(Fenced):
-        await sent(redis, 1, 3, token=7, messages=[b"old"] * 3)
-    assert await sent(redis, 1, 3, token=8) == 3
-    assert await held(redis, "out") == numbered(3)
-
-
-@pytest.mark.parametrize(("key", "kind"), [("out", "list"), ("ledger", "hash")])
-async def test_a_key_there_of_the_wrong_type_is_named_and_nothing_is_pushed(redis: Redis, key: str, kind: str) -> None:
-    await asked(redis)
-    await redis.delete(key)
-    await redis.set(key, "in the way")
-    with pytest.raises(WrongType, match=f"{key} holds a string, expected a {kind}"):
-        await sent(redis, 1, 1)
-    assert set(await redis.keys()) <= {b"ledger", key.encode()}
 
 
 @pytest.fixture
@@ -336,14 +266,6 @@ ODD_SIZES = [
     [b"", *numbered(1_000)],
     [b"y" * 5_000] * 200,
 ]
-
-
-async def test_many_messages_arrive_past_the_script_if_they_are_the_next_and_once(redis: Redis, there: Target) -> None:
-    calls = [(1, 300), (1, 300), (200, 400), (302, 500), (301, 301), (302, 500)]
-    assert [await answer_to(there, *call) for call in calls] == [300, 300, 300, 300, 301, 500]
-    assert await held(redis, "out") == numbered(500)
-    assert sorted(await redis.keys()) == [b"out", b"out:from:me"]
-    assert await redis.hmget("out:from:me", "first", "sequence") == [b"302", b"500"]
 
 
 @pytest.mark.parametrize("messages", ODD_SIZES)
@@ -511,14 +433,6 @@ async def test_everything_arrives_in_order_and_is_settled(
     assert here.settled == count
 
 
-async def test_it_goes_on_behind_what_was_settled(redis: Redis, there: Target) -> None:
-    here = MemorySource(numbered(100))
-    await transfer(MemorySource(here.messages[:42]), there).run(0)
-    await transfer(here, there).run(42)
-    assert await held(redis, "out") == here.messages
-    assert here.takes[0] == 43
-
-
 class HeldBackTarget(Target):
     """A target whose replies are held back until ``go_on`` is set."""
 
@@ -641,39 +555,6 @@ async def test_trouble_with_the_connection_says_that_it_is_the_other_server_and_
 
 def arrived(messages: list[bytes], last: int, first: int) -> TargetState:
     return TargetState(7, last, first, digest_of(Packed(messages[first - 1 : last])))
-
-
-@pytest.mark.parametrize(
-    ("settled_", "last", "first"), [(0, 0, 1), (0, 25, 21), (20, 25, 21), (3, 25, 4), (25, 25, 21)]
-)
-async def test_arrived_batches_are_settled(settled_: int, last: int, first: int) -> None:
-    here = MemorySource(numbered(40), settled=settled_)
-    assert await catch_up(here, arrived(here.messages, last, first), settled_) == last
-    assert here.settled == last
-
-
-async def test_dead_messages_of_arrived_batches_are_settled() -> None:
-    def dying(first: int, messages: list[bytes], size: int) -> Outgoing:
-        return Outgoing(messages, [Dead(number, "bad", "it is") for number in range(first, first + len(messages))])
-
-    here = MemorySource(numbered(40), settled=4)
-    assert await catch_up(here, arrived(here.messages, 25, 21), 4, dying) == 25
-    assert [letter.number for letter in here.dead] == list(range(5, 26))
-
-
-@pytest.mark.parametrize("kept", [0, 5, 24])
-async def test_a_source_that_lacks_what_arrived_is_detected(kept: int) -> None:
-    here = MemorySource(numbered(kept))
-    assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
-    assert here.settled == 0
-
-
-@pytest.mark.parametrize("other", [21, 25])
-async def test_a_source_that_has_other_messages_is_detected(other: int) -> None:
-    here = MemorySource(numbered(40))
-    here.messages[other - 1] = b"another"
-    assert await catch_up(here, arrived(numbered(40), 25, 21), 0) is None
-    assert here.settled == 0
 
 
 async def test_a_target_that_has_less_than_was_settled_is_detected() -> None:

@@ -9,19 +9,16 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
-import structlog
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from redis.asyncio import Redis
 
 from common.context import Context
-from common.durability import Durability
 from penstock.base.errors import Fenced, Refused, TargetLost
 from penstock.base.keys import Keys
 from penstock.core import once
 from penstock.core.connection import cancellable
 from penstock.core.lease import Lease
-from penstock.core.link import Outage
 from penstock.core.once import Dead, Outgoing, Target, digest_of
 from penstock.core.raw_connection import Packed, RawConnection
 from penstock.testing.chaos.frames import Frames
@@ -30,6 +27,7 @@ from services.vpush import local_source
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
+from tests.support.in_process import context_of
 from tests.support.machines import run_machine
 
 KEYS: Final = Keys("demo")
@@ -235,7 +233,7 @@ class Transport(RuleBasedStateMachine):
         self.incarnations += 1
         killable = Killable()
         killable.left = dies_after
-        context = self.context_of(number)
+        context = context_of(self.here, SETTINGS, str(number))
         context.token = await Lease(self.here, KEYS.lease, str(number), 3600).hold()
         link = Link(self.there, killable, partial(self.sent, number, self.incarnations))
         here = self.sources(context, killable)
@@ -255,11 +253,6 @@ class Transport(RuleBasedStateMachine):
             return
         await context.reset()
         await link.close()
-
-    def context_of(self, number: int) -> Context[Settings]:
-        log = structlog.get_logger()
-        wires = partial(RawConnection, self.here)
-        return Context(SETTINGS, self.here, wires, log, Outage(log), Durability("memory", 1), keys=KEYS, id=str(number))
 
     def sent(self, number: int, incarnation: int, data: bytes) -> None:
         self.packets.append(Packet(number, incarnation, data))
@@ -482,9 +475,9 @@ class Transport(RuleBasedStateMachine):
         self.nothing_is_lost_doubled_or_overtaken()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.slow)])
 def test_whatever_happens_messages_arrive_once_and_in_order(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
     """Lower two limits, so batches of two messages already go past the scripts, without any earlier small messages."""
     read = 0
@@ -504,5 +497,5 @@ def test_whatever_happens_messages_arrive_once_and_in_order(
     monkeypatch.setattr("penstock.core.read_size.MIN_SMALL_MESSAGES", 0)
     OnServer.sources = ArrivalCounter
 
-    run_machine(OnServer, 60, 50)
-    assert read > 50
+    run_machine(OnServer, examples, 50)
+    assert read > examples

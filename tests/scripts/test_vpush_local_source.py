@@ -2,27 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import partial
 from itertools import chain
 from typing import Any
 
 import pytest
-import structlog
 from redis.asyncio import Redis
 
 from common.context import Context
-from common.durability import Durability
-from penstock.base.keys import Keys
-from penstock.core.link import Outage
-from penstock.core.raw_connection import RawConnection
 from penstock.core.read_size import MIN_SMALL_MESSAGES, Sizes
 from penstock.testing.server import EmbeddedServer
 from services.vpush.local_source import LocalSource
 from services.vpush.settings import Settings
 from services.vpush.window import SendWindow
+from tests.support.in_process import context_of
 from tests.support.servers import KINDS, started
+from tests.support.vpush import KEYS, made
 
-KEYS = Keys("demo")
 BATCH = 200
 BYTES = 10_000
 Fill = Callable[[], Awaitable[object]]
@@ -60,20 +55,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 async def here(redis: Redis) -> AsyncIterator[CountingSource]:
     """Yield a local source that holds the lease and has seen many small messages."""
-    settings = Settings(
-        redis="redis://h",
-        redis_namespace="demo",
-        in_="in",
-        pending="pending",
-        out_redis="redis://h",
-        out="out",
-        batch=BATCH,
-        batch_bytes=BYTES,
-    )
-    log = structlog.get_logger()
-    context = Context(
-        settings, redis, partial(RawConnection, redis), log, Outage(log), Durability("memory", 1), keys=KEYS
-    )
+    context = context_of(redis, made(batch=BATCH, batch_bytes=BYTES))
     context.token = 7
     await redis.hset(KEYS.lease, "token", 7)
     reading = CountingSource(context, SendWindow())

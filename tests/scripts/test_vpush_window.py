@@ -440,31 +440,6 @@ def test_what_is_too_large_together_and_cannot_be_compressed_arrives_in_parts(
     assert line.problems() == []
 
 
-def test_one_too_large_to_be_compressed_is_a_dead_letter_and_the_rest_arrives(
-    line: Line, there: EmbeddedServer
-) -> None:
-    rest = [random_bytes(300_000, seed) for seed in range(6)]
-    large = random_bytes(int(MIB * COMPRESSIBLE_PART) + 1)
-    line.push([*rest[:2], large, *rest[2:]])
-    unpacks(line, there)
-    line.up(compression="zstd", out="packed", batch_bytes=4 * MIB)
-    until(lambda: settled(line, {"taken": 7, "delivered": 6, "dead": 1}) and line.there.llen("out") >= 6, 60)
-    assert line.arrived() == rest
-    (letter,) = letters(line.here, KEYS.dead)
-    assert letter["message"].encode(errors="surrogateescape") == large
-    assert (letter["reason"], letter["source"], letter["queue"]) == ("tooLarge", "in", "packed")
-    assert line.problems() == []
-
-
-def test_what_cannot_be_unpacked_is_a_dead_letter_and_the_rest_arrives(line: Line) -> None:
-    line.push([packed([b"one", b""]), b"garbage", ONE[:-1], packed(numbered(500))])
-    line.up(unpack=True)
-    until(lambda: settled(line, {"taken": 4, "delivered": 2, "dead": 2}), 60)
-    assert line.arrived() == [b"one", b"", *numbered(500)]
-    assert [letter["reason"] for letter in letters(line.here, KEYS.dead)] == ["notPacked"] * 2
-    assert line.problems() == []
-
-
 def test_what_has_crossed_enough_links_is_dropped_and_counted_and_the_rest_arrives(line: Line) -> None:
     line.push([b'{"meta":{"hops":%d}}' % hops for hops in (0, 2, 1, 3)] + [b"text"])
     line.up(max_hops=2)

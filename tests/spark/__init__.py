@@ -3,9 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final
-
-import pytest
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.keys import Keys
 from penstock.core.script import Script
@@ -18,9 +16,11 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 # The second-stage compiler takes a fifth of the time of a Java that lives for seconds.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SMALL)
 MISSING: Final = what_is_missing()
-
-
-pytestmark: Final = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as DataFrame
+    from pyspark.sql import SparkSession as SparkSession
+else:  # PySpark may be missing, and takes long to import
+    DataFrame = SparkSession = Any
 
 
 def schema_of(ddl: str) -> Any:

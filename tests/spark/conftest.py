@@ -1,16 +1,21 @@
 """The Spark session of all tests that share one."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from penstock.spark.options import connect
 from penstock.spark.session import session
+from tests.spark import MISSING, SparkSession
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+NEED_NO_JAVA = ("test_masking", "test_report_page")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if MISSING and item.path.stem not in NEED_NO_JAVA:
+        pytest.skip(MISSING)
 
 
 @pytest.fixture(scope="session")

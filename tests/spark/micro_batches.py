@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.spark.archive import DDL, EVENTS, RECENT, Batches, events, overwrite
+from tests.spark import DataFrame, SparkSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 NOW: Final = datetime.now(UTC)
 NAMES: Final = ("shop", "a b:é%/=[x]")

@@ -8,12 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.spark.session import session
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.spark import DataFrame, SparkSession
 
 NAMES: Final = ("events to list", "list to list", "entries to hashes", "list to stream")
 CHANGED: Final = "hashes to list"

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -18,16 +18,13 @@ from penstock.lists import Lists
 from penstock.spark.reconciliation import reconcile
 from tests.http.queue_service import NAMESPACE as WORK
 from tests.http.queue_service import Queue, QueueService
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.archives import keep
 from tests.support.harness import Service, eventually
 from tests.support.importers import importer, write_rules
 from tests.support.importers import is_ready as listens
 from tests.support.shop import GROUP, STREAM, Worker, write_app
 from tests.support.shop import KEYS as CLERKS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 REQUESTS, JOBS, ORDERS = 20, 6, 30
 ANSWER = {"status": 200, "headers": [["content-type", "text/plain"]], "body": "yes"}

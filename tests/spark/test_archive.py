@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,11 +43,8 @@ from services.pipeline.archive import Archive
 from services.pipeline.merging import Merger
 from services.pipeline.rollups import Rollups
 from services.pipeline.settings import Settings
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.micro_batches import KEPT, NAMES, NOW, directories, expected, ids, small, write
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MANY: Final = 8
 

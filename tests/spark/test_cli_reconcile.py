@@ -4,7 +4,7 @@ import json
 import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +13,10 @@ from redis.asyncio import Redis
 
 from penstock.cli._frame import Failed
 from penstock.cli.reconcile import run_reconcile
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.archives import Lane, archive, counters, keep
 from tests.support.commandline import ended, running
 from tests.support.harness import Service, until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,13 +28,10 @@ from penstock.spark.masking import masked
 from penstock.spark.outcomes import Comparison, EventRecorder, compare, outcomes_by_key, replayed_as
 from penstock.spark.replay import Archived, Pace, Pushed, Replayed, divided, messages, push
 from penstock.tracking.policy import Policy
-from tests.spark import add_events, pytestmark  # noqa: F401
+from tests.spark import SparkSession, add_events
 from tests.support.commandline import ended, running
 from tests.support.harness import Service, until
 from tests.support.tracked import policy
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BEGUN = datetime(2026, 11, 21, 18, 5, tzinfo=UTC)
 LISTS = {"source": "shadow:in", "pending": "shadow:pending", "out": "shadow:out"}

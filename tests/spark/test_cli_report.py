@@ -5,19 +5,16 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from penstock.cli._frame import Failed
 from penstock.cli.report import ReportRequest, make_report, replacing
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.generated_events import archive, generate
 from tests.spark.reports import EVIL, REPORT, SECTION
 from tests.support.commandline import penstock
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture

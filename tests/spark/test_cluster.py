@@ -20,7 +20,6 @@ from penstock.spark.shipping import SHIPPED
 from penstock.testing.server import EmbeddedServer
 from tests.spark import (
     add_events,
-    pytestmark,  # noqa: F401
 )
 from tests.spark.standalone import SMALL, Cluster, cluster, run, running, wheel
 from tests.support.harness import until

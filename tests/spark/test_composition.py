@@ -10,7 +10,6 @@ import pytest
 from compose.cluster.node import node
 from penstock.base.errors import Unsuitable
 from penstock.base.ports import free_port
-from tests.spark import pytestmark  # noqa: F401
 from tests.spark.pipelines import events_in
 from tests.support.commandline import penstock
 from tests.support.demos import ROOT

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -14,12 +14,7 @@ from penstock.core.raw_connection import pack
 from penstock.spark.options import connect, run
 from penstock.spark.sources import pages
 from penstock.testing.server import EmbeddedServer
-from tests.spark import pytestmark, schema_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
+from tests.spark import SparkSession, schema_of
 
 TEXT = "key string, entry string, fields map<string,string>"
 

@@ -3,16 +3,11 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.spark import SHOP, add_events, pytestmark
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["pytestmark"]
+from tests.spark import SHOP, DataFrame, SparkSession, add_events
 
 SOURCES: Any = {
     "events": ("redis-stream", {"keys": "*:events"}, "id"),

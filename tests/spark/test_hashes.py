@@ -1,19 +1,14 @@
 """Hashes as Spark source and sink: reads and writes are complete, and nothing is added twice."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.base.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import run
-from tests.spark import pytestmark, schema_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
+from tests.spark import SparkSession, schema_of
 
 
 @pytest.fixture(autouse=True, scope="module")

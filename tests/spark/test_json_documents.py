@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,14 +11,9 @@ from redis.exceptions import ResponseError
 
 from penstock.base.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
-from tests.spark import pytestmark, schema_of
+from tests.spark import SparkSession, schema_of
 from tests.spark.json_server import json_server
 from tests.support.redis_cluster import two_nodes
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
 
 DDL = (
     "key string, name string, age int, score double, open boolean, tags array<string>, home struct<city:string,no:int>"

@@ -1,20 +1,15 @@
 """Strings, sets and sorted sets as tables: what is written is read again, and a repeated batch changes nothing."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.base.errors import PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
-from tests.spark import pytestmark, schema_of
+from tests.spark import SparkSession, schema_of
 from tests.support.redis_cluster import two_nodes
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
 
 TABLES: Any = {
     "redis-string": ("key string, value string", [("one", "å"), ("two", "")]),

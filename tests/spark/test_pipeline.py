@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,12 +21,9 @@ from penstock.spark.reasons import SLOW_PYTHON
 from penstock.testing.server import EmbeddedServer
 from services.pipeline.service import Pipeline
 from services.pipeline.settings import Settings
-from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
+from tests.spark import SHOP, SparkSession, add_events
 from tests.spark.pipelines import PIPE, TIMEOUT_SECONDS, archived, events_in, malformed_in
 from tests.support.harness import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Serve = Callable[..., AbstractAsyncContextManager[Any]]
 PAID: Any = {

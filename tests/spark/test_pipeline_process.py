@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from common.settings.fields import YEAR
-from tests.spark import add_events, pytestmark  # noqa: F401
+from tests.spark import add_events
 from tests.spark.pipelines import TIMEOUT_SECONDS, archived, events_in, table
 from tests.support.demos import ROOT, environment
 from tests.support.harness import Service, until

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,16 +15,11 @@ from penstock.base.errors import WrongOption
 from penstock.spark.options import Options, connect
 from penstock.spark.sources.lists import OPTIONS
 from penstock.testing.server import EmbeddedServer
-from tests.spark import add_events, pytestmark, schema_of
+from tests.spark import SparkSession, add_events, schema_of
 from tests.support.harness import until
 from tests.support.redis_cluster import Node, move_slot, two_nodes
 from tests.support.servers import sentinel
 from tests.support.tls import certificate, encrypted, needs_openssl
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
 
 Nodes = tuple[Node, Node]
 

@@ -4,7 +4,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 import pandas as pd
@@ -17,11 +17,8 @@ from penstock.spark.archive import EVENTS, RECENT
 from penstock.spark.sql import connect
 from services.pipeline import merging
 from services.pipeline.merging import Merger
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.micro_batches import NAMES, directories, expected, ids, small, write
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Seen = Counter[tuple[str, str]]
 WORDS: Final = ["namespace", "id"]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -17,12 +17,9 @@ from penstock.spark.archive import BEGUN
 from penstock.spark.reasons import java_ended, reason
 from services.pipeline.merging import Merger
 from services.pipeline.service import one_line_errors, query_error
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import DataFrame, SparkSession
 from tests.support.commandline import penstock
 from tests.support.tracked import policy
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 FULL = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "archive.py", line 71, in write

@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from hashlib import sha1
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,10 @@ from penstock.tracking.correlation import correlation_of
 from penstock.tracking.dead_letters import LetterFilter
 from penstock.tracking.redrive import RedriveResult, revive
 from services.mdispatch.request import parse_request
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.archives import FAN, Lane, archive, counters, keep
 from tests.support.hop import Hop
 from tests.support.tracked import write
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Reconcile = Callable[..., Awaitable[Reconciliation]]
 LEFT: Final = "t:mpush -> t:left:in -> t:left"

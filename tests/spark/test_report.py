@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +17,8 @@ from penstock.base.errors import NoArchive
 from penstock.spark.report import SLOWEST, Backlog, Report, Section, coverage, report
 from penstock.spark.time_axis import DAY, MAX_BUCKETS, TimeAxis
 from penstock.tracking.events import END_EVENTS
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.generated_events import ALLOWED, NOON, ArchivedEvent, archive, generate, in_order
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SHOP = generate(1_500, 1)
 SHIP = generate(200, 2, start=NOON + 600, namespace="ship")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -17,11 +17,8 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from penstock.base.errors import Unsuitable, WrongType
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import DataFrame, SparkSession
 from tests.spark.micro_batches import KEPT, Event, counted, frame, now_and_before, table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 DAY: Final = datetime(2025, 11, 20, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -18,11 +18,8 @@ from penstock.spark import classes, register
 from penstock.spark import session as sessions
 from penstock.spark.session import masters, wait_for_master
 from penstock.spark.shipping import SHIPPED, ship
-from tests.spark import pytestmark  # noqa: F401
+from tests.spark import SparkSession
 from tests.spark.pipelines import TIMEOUT_SECONDS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize(

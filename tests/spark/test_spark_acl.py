@@ -1,21 +1,18 @@
 """PySpark programs as the user that ``penstock acl --spark`` prints."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis.exceptions import NoPermissionError
 
 from tests.spark import (
     SHOP,
+    SparkSession,
     add_events,
-    pytestmark,  # noqa: F401
 )
 from tests.spark.queries import NAMES, started
 from tests.support.commandline import penstock
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 KEYS = ("shop:events", "in", "numbers", "jobs", "out:*", "seen*")
 

@@ -10,21 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 import pytest
 
 from penstock.spark.options import connect
 from penstock.testing.server import EmbeddedServer
-from tests.spark import add_events, pytestmark
+from tests.spark import SparkSession, add_events
 from tests.spark.queries import CHANGED, NAMES, TABLES, started
 from tests.support.harness import ROOT
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
 
 ROUNDS: Final = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "1"))
 GROUPS: Final = (NAMES, (CHANGED, *TABLES[:2]), TABLES[2:])

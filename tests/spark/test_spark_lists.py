@@ -1,7 +1,7 @@
 """Lists as Spark source and sink: reads and writes are complete, and a crash loses and duplicates nothing."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,12 +12,7 @@ from redis.exceptions import OutOfMemoryError
 from penstock.base.errors import DataLost, PenstockError, WrongOption, WrongType
 from penstock.spark.options import connect
 from penstock.testing.server import EmbeddedServer
-from tests.spark import pytestmark
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
+from tests.spark import SparkSession
 
 
 @pytest.fixture(autouse=True, scope="module")

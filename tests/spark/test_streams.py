@@ -3,26 +3,14 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from redis import Redis
 
 from penstock.base.errors import DataLost, WrongOption, WrongType
 from penstock.base.keys import Keys
-from tests.spark import SHOP, add_events, pytestmark  # noqa: F401
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-@pytest.fixture
-def shop(redis_url: str) -> Iterator[Any]:
-    with Redis.from_url(redis_url) as client:
-        client.flushall()
-        yield client
+from tests.spark import SHOP, DataFrame, SparkSession, add_events
 
 
 def options(redis_url: str, **more: object) -> dict[str, str]:
@@ -99,15 +87,6 @@ def test_a_query_goes_on_where_it_was_and_no_micro_batch_is_much_larger_than_all
     assert read_on(spark, redis_url, tmp_path, keys=names) == []
     expected = [*range(1, 9_501), *range(20_000, 20_030)]
     assert ids_in(spark, tmp_path) == Counter(expected)
-
-
-def test_from_the_end_only_what_comes_later_is_read(
-    spark: "SparkSession", shop: Any, redis_url: str, tmp_path: Path
-) -> None:
-    add_events(shop, 100)
-    assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == []
-    add_events(shop, 10, start=101)
-    assert read_on(spark, redis_url, tmp_path, startingOffsets="latest") == [10]
 
 
 def reader(redis_url: str, **more: object) -> Any:

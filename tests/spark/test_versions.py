@@ -1,18 +1,13 @@
 """Hashes as a stream: each number of the version field comes once, also if Spark repeats a micro-batch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.base.errors import PenstockError, WrongOption, WrongType
-from tests.spark import pytestmark, schema_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["pytestmark"]
+from tests.spark import SparkSession, schema_of
 
 DDL = "key string, v long, name string"
 

@@ -116,6 +116,8 @@ class Hop:
         self.eager = True
         """Whether workers take all messages before time passes, and a monitor notices it."""
         self.policy: Policy
+        self.is_sound = True
+        """Whether the audit must find no problem at the end of a test; see the fixture ``start``."""
 
     def context(self, settings: Any, id: str) -> PausableContext:
         log = structlog.get_logger()

@@ -25,21 +25,11 @@ def pops_and_pushes():
         server.lpush("taken", message)
         time.sleep(60 if message == b"b" and server.set("slow", 1, nx=True) else 0)
         server.lpush("out", message)
-def doubling():
-    server = connected()
-    while True:
-        _, message = server.brpop("in")
-        server.lpush("out", *[message] * (2 if message == b"b" else 1))
 def late():
     time.sleep(1.5)
     server = connected()
     while True:
         server.lpush("out", server.brpop("in")[1])
-def swapping():
-    server = connected()
-    while True:
-        one, other = server.brpop("in")[1], server.brpop("in")[1]
-        server.lpush("out", other, one)
 def ending():
     """Report the start and SIGTERM, then end with the status in the argument."""
     server = connected()
