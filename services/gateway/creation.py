@@ -1,23 +1,20 @@
 """The first message of a channel: which object a peer asks for."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.errors import Unauthorized, WrongCall
 from penstock.bus.federation.frames import METHODS, loaded
-from services.gateway.served import Served
+from services.gateway.served import Peer, Served
 from services.gateway.served_channel import ServedChannel
 from services.gateway.served_object import ServedObject
 from services.gateway.served_queue import ServedQueue
 from services.gateway.served_topic import ServedTopic
 
-if TYPE_CHECKING:
-    from services.gateway.peer import Peer
-
 MAX_NAMES: Final = 100
 MAX_NAME: Final = 1_000
 """Maximum number of methods that a creation message names, and most characters of a name."""
-CLASSES: Final[dict[str, Callable[["Peer", bytes, list[Any], list[str], bool], Served]]] = {
+CLASSES: Final[dict[str, Callable[[Peer, bytes, list[Any], list[str], bool], Served]]] = {
     "queue": ServedQueue,
     "channel": ServedChannel,
     "pubsub": ServedTopic,
@@ -25,7 +22,7 @@ CLASSES: Final[dict[str, Callable[["Peer", bytes, list[Any], list[str], bool], S
 }
 
 
-def created(peer: "Peer", channel: bytes, data: bytes) -> tuple[Served, str | None]:
+def created(peer: Peer, channel: bytes, data: bytes) -> tuple[Served, str | None]:
     """Return the object of a creation message, and the session that it continues, if any.
 
     Raise ``ValueError`` or ``WrongCall`` for what is no such message, ``Unauthorized`` for a name that is not allowed.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -15,11 +15,8 @@ from penstock.bus.federation.writer import Writer
 from penstock.core.tasks import Tasks
 from services.gateway.confirmations import Confirmations
 from services.gateway.creation import created
-from services.gateway.served import Served
+from services.gateway.served import Gateway, Served
 from services.gateway.window import Window
-
-if TYPE_CHECKING:
-    from services.gateway.listener import Listener
 
 REFUSED_SECONDS: Final = 1.0
 """Seconds until a refused channel is closed: Node's client opens another one at once."""
@@ -28,7 +25,7 @@ REFUSED_SECONDS: Final = 1.0
 class Peer:
     """A websocket, from its login to its end: ``run`` is its whole life."""
 
-    def __init__(self, gateway: "Listener", connection: ServerConnection) -> None:
+    def __init__(self, gateway: Gateway, connection: ServerConnection) -> None:
         self.gateway, self.connection = gateway, connection
         self._settings = gateway.settings
         self._objects: dict[bytes, Served | None] = {}

@@ -1,20 +1,21 @@
 """An object of the bus that a peer uses through a channel of its websocket: its calls, and the events that it gets."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import structlog
 from redis.exceptions import RedisError
 
 from penstock.base.errors import PenstockError, Unauthorized, WrongCall
+from penstock.bus import Bus
 from penstock.bus.events import Emitter
 from penstock.bus.federation.frames import Call, event_line, parsed_call
 from penstock.core.tasks import begin
-
-if TYPE_CHECKING:
-    from services.gateway.peer import Peer
+from services.gateway.access import Access
+from services.gateway.settings import Settings
+from services.gateway.window import Window
 
 MAX_LISTENERS: Final = 100
 """Maximum number of listeners of one object."""
@@ -27,6 +28,60 @@ class NoSuchMethod(PenstockError):
     """A peer calls a method that its object does not have."""
 
 
+class Gateway(Protocol):
+    """The gateway, as its peers and their objects see it."""
+
+    settings: Settings
+    bus: Bus
+    counters: Counter[str]
+
+    @property
+    def access(self) -> Access:
+        """Return what peers may do."""
+
+    def told(self, error: BaseException, **where: object) -> str:
+        """Return what a peer hears of ``error``."""
+
+    async def take_over(self, session: str, served: Any) -> None:
+        """Let ``served`` go on with what a peer used on a former websocket."""
+
+    def forget(self, session: str, served: Any) -> None:
+        """Note that ``served`` has ended, which a peer might have gone on with."""
+
+
+class Peer(Protocol):
+    """The other end of a websocket, as its objects see it."""
+
+    @property
+    def gateway(self) -> Gateway:
+        """Return the gateway."""
+
+    def count(self, what: str, many: int = 1) -> None:
+        """Add to a counter of the gateway."""
+
+    def begins(self, calls: int, size: int) -> None:
+        """Count calls, and their bytes, as under way."""
+
+    def ends(self, calls: int, size: int) -> None:
+        """Count them as ended."""
+
+    def send(self, channel: bytes, line: bytes) -> None:
+        """Send a line."""
+
+    def confirm_by_ping(self, window: Window) -> None:
+        """Have what was sent until now confirmed by the answer to a ping."""
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether the peer reads what is sent."""
+
+    async def room(self) -> None:
+        """Return once it does."""
+
+    async def leave(self, served: Any) -> None:
+        """End an object of it."""
+
+
 class Served:
     """One object; a class for each type lists in ``methods`` what peers may call, and nothing else can be called.
 
@@ -37,7 +92,7 @@ class Served:
     TYPE: ClassVar[str]
     immediate: ClassVar[frozenset[str]] = frozenset({"on", "once"})
 
-    def __init__(self, peer: "Peer", channel: bytes, name: str, names: list[str]) -> None:
+    def __init__(self, peer: Peer, channel: bytes, name: str, names: list[str]) -> None:
         self.peer, self.channel, self.name, self.names = peer, channel, name, names
         self.is_closed = False
         self.session: str | None = None

@@ -1,18 +1,15 @@
 """One end of a channel, as a peer uses it."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.errors import WrongCall
 from penstock.bus import Message
 from penstock.bus.federation.frames import Call
 from penstock.bus.mode import from_busmq
 from services.gateway.pushes import as_body
-from services.gateway.served import options_of, text_at
+from services.gateway.served import Peer, options_of, text_at
 from services.gateway.served_consumer import ATTACHING, CONSUMING, ServedConsumer, id_of
-
-if TYPE_CHECKING:
-    from services.gateway.peer import Peer
 
 EVENTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("connect", "remote:connect", "disconnect", "remote:disconnect", "end"), list),
@@ -25,7 +22,7 @@ class ServedChannel(ServedConsumer):
     TYPE = "channel"
     immediate = frozenset({"on", "once", "handled"})
 
-    def __init__(self, peer: "Peer", channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
+    def __init__(self, peer: Peer, channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
         super().__init__(peer, channel, args[0], names, extended=extended)
         self._end = peer.gateway.bus.channel(args[0], _role(args, 1, "local"), _role(args, 2, "remote"))
         self._reliable = False

@@ -1,17 +1,14 @@
 """What queues and channels have in common as a peer uses them: messages that it gets, and confirms."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongCall
 from penstock.bus import Message
 from penstock.bus.federation.frames import Call
-from services.gateway.served import Served
+from services.gateway.served import Peer, Served
 from services.gateway.window import Window
-
-if TYPE_CHECKING:
-    from services.gateway.peer import Peer
 
 ATTACHING: Final[dict[str, type | tuple[type, ...]]] = {"ttl": (int, float), "maxsize": int, "discoverable": bool}
 CONSUMING: Final[dict[str, type | tuple[type, ...]]] = {
@@ -31,7 +28,7 @@ ID_DIGITS: Final = 16
 class ServedConsumer(Served):
     """``extended`` peers confirm each message that they have handled; others have it once a pong says so."""
 
-    def __init__(self, peer: "Peer", channel: bytes, name: str, names: list[str], *, extended: bool) -> None:
+    def __init__(self, peer: Peer, channel: bytes, name: str, names: list[str], *, extended: bool) -> None:
         super().__init__(peer, channel, name, names)
         limits = peer.gateway.settings
         self._extended = extended

@@ -1,7 +1,7 @@
 """A persisted object, as a peer uses it: its fields are read, written, and kept alive by calls."""
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.encoding import decoded_fields, encoded
 from penstock.base.errors import Unauthorized, WrongCall
@@ -9,10 +9,7 @@ from penstock.bus.federation.frames import Call
 from penstock.bus.numbers import MAX_TTL
 from penstock.bus.persistable import TTL
 from penstock.bus.scripts import SAVE
-from services.gateway.served import ANSWERED, Served, text_at
-
-if TYPE_CHECKING:
-    from services.gateway.peer import Peer
+from services.gateway.served import ANSWERED, Peer, Served, text_at
 
 MAX_FIELDS: Final = 1_000
 
@@ -22,7 +19,7 @@ class ServedObject(Served):
 
     TYPE = "persistify"
 
-    def __init__(self, peer: "Peer", channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
+    def __init__(self, peer: Peer, channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
         super().__init__(peer, channel, args[0], names)
         self._key = f"bus:persisted:{args[0]}"
         self._ttl = TTL

@@ -1,7 +1,7 @@
 """A queue, as a peer uses it: pushes, and messages that come back to the queue if the peer never got them."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongCall
@@ -10,11 +10,8 @@ from penstock.bus.federation.frames import Call, dumped
 from penstock.bus.mode import from_busmq
 from penstock.core.tasks import begin
 from services.gateway.pushes import Pushes
-from services.gateway.served import ANSWERED, options_of
+from services.gateway.served import ANSWERED, Peer, options_of
 from services.gateway.served_consumer import ATTACHING, CONSUMING, ServedConsumer, id_of
-
-if TYPE_CHECKING:
-    from services.gateway.peer import Peer
 
 EVENTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("attaching", "detaching", "detached", "closed", "drain"), list),
@@ -28,7 +25,7 @@ class ServedQueue(ServedConsumer):
     TYPE = "queue"
     immediate = frozenset({"on", "once", "push", "pushAll", "ack", "handled"})
 
-    def __init__(self, peer: "Peer", channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
+    def __init__(self, peer: Peer, channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
         super().__init__(peer, channel, args[0], names, extended=extended)
         self._queue = peer.gateway.bus.queue(args[0])
         self._consumption: Consumption | None = None

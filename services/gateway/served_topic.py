@@ -1,15 +1,12 @@
 """A topic, as a peer uses it: at most once, so that what a slow peer has no room for is dropped."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongCall
 from penstock.bus.federation.frames import Call
 from services.gateway.pushes import as_body
-from services.gateway.served import Served
-
-if TYPE_CHECKING:
-    from services.gateway.peer import Peer
+from services.gateway.served import Peer, Served
 
 EVENTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("subscribed", "unsubscribed"), list),
@@ -21,7 +18,7 @@ class ServedTopic(Served):
 
     TYPE = "pubsub"
 
-    def __init__(self, peer: "Peer", channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
+    def __init__(self, peer: Peer, channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
         super().__init__(peer, channel, args[0], names)
         self._extended = extended
         self._topic = topic = peer.gateway.bus.pubsub(args[0])
