@@ -971,6 +971,7 @@ def _settle_jobs(draw: Draw) -> Given:
         "tries": draw.choice([None, {"1-1": '[{"attempt":1}]'}, {"1-1:suspect": draw.choice(["2", "2 out"])}]),
         "name": "s",
         "head": '{"job":"',
+        "channels": "c",
     }
 
 
