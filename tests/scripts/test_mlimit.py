@@ -138,8 +138,20 @@ async def test_a_clock_that_was_set_back_delays_messages_by_a_burst_at_most(redi
         await eventually(lambda: all_out(redis))
 
 
-async def test_by_field_too_a_clock_that_was_set_back_delays_messages_by_a_burst_at_most(redis: Any) -> None:
-    """Those that wait already, too: their times, and that of their bucket, are an hour ahead."""
+async def test_by_field_too_a_clock_that_was_set_back_delays_messages_by_a_burst_at_most(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait already, too: their times, and that of their bucket, are an hour ahead.
+
+    What comes is taken before any of them is moved, and must not overtake them.
+    """
+    release = delay.Delay.release
+
+    async def later(delaying: delay.Delay) -> None:
+        await eventually(lambda: taken(redis))
+        await release(delaying)
+
+    monkeypatch.setattr(delay.Delay, "release", later)
     seconds, micros = await redis.time()
     ahead = seconds * 1_000_000 + micros + HOUR
     chosen = settings(rate=10, burst=2, **BY_USER)

@@ -8,6 +8,7 @@
 -- WITH tallies: tally write_tallies
 -- WITH letters: push_letter
 -- WITH bucket: now full_at due write_bucket
+-- WITH forward: bring_forward
 -- KEYS pending    list    what this instance has taken and not settled (oldest at the tail)
 -- KEYS out        list    where messages go
 -- KEYS waiting    zset    messages that wait, behind 16 digits each, by the time at which they get their token (us)
@@ -46,6 +47,7 @@ local messages = take_read(#places)
 if not messages then return reply(0) end
 note(pending, held)
 note(waiting, waits)
+bring_forward(now, interval)
 
 local passing, delayed, expired, over = {}, 0, 0, 0
 -- While some are due and not yet moved, let no message overtake them.

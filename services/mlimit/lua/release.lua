@@ -4,6 +4,7 @@
 -- WITH types: wrong_type
 -- WITH held: note keep
 -- WITH tallies: tally write_tallies
+-- WITH forward: bring_forward
 -- KEYS waiting    zset  messages that wait, behind 16 digits each, by the time at which they get their token (us)
 -- KEYS out        list  where messages go
 -- KEYS settled    hash  metric: messages that left the pending list and `waiting`
@@ -15,7 +16,7 @@
 -- ARGV bytes      no more are moved once they reach this size together
 -- Returns messages moved, and the us until the next one is due, -1 if none waits. Run twice: the second run moves those that
 -- are due by then.
-local DIGITS, PIECE, HEAD, SLACK = 16, 16, 500, 1e6
+local DIGITS, PIECE = 16, 16
 local call = redis.call
 local refused = wrong_type({list = {out}, zset = {waiting}, hash = {holds, missing, taken, settled, delivered}})
 if refused then return refused end
@@ -26,14 +27,7 @@ local now = time[1] * 1e6 + time[2]
 call('ZREM', waiting, '')
 local waits = call('ZCARD', waiting)
 note(waiting, waits)
-
--- If the clock was set back, bring forward those that come first, some hundred at a time.
-local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
-local late = first and first - now - interval or 0
-if late > SLACK then
-  local head = call('ZRANGE', waiting, 0, HEAD - 1, 'WITHSCORES')
-  for place = 1, #head, 2 do call('ZADD', waiting, 'XX', string.format('%.0f', head[place + 1] - late), head[place]) end
-end
+bring_forward(now, interval)
 
 local moved, size, largest, piece, found = 0, 0, 1, 1
 repeat
@@ -58,5 +52,5 @@ tally(taken, out, moved)
 tally(delivered, out, moved)
 tally(delivered, 'count', moved)
 write_tallies()
-first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
 return {moved, first and math.max(math.ceil(tonumber(first) - now), 0) or -1}
