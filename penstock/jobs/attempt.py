@@ -3,50 +3,16 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import Unavailable
+from penstock.core.runner import Runner
 from penstock.jobs.job import Job
 from penstock.jobs.keys import names_in
 from penstock.jobs.servers import Servers
 
-if TYPE_CHECKING:
-    from penstock.core.instance import Instance
-
 DAY: Final = 86_400.0
-
-
-class Origin(Protocol):
-    """Where an attempt comes from, and where its end goes to."""
-
-    @property
-    def node(self) -> "Instance":
-        """Return the server that has its entry."""
-
-    def done(self, attempt: "Attempt", result: tuple[str, bytes] | None = None) -> None:
-        """Settle a job that was done; ``result`` is the key of a value, and the value."""
-
-    def again(self, attempt: "Attempt", error: Any, seconds: float) -> None:
-        """Have it tried again in ``seconds``."""
-
-    def bury(self, attempt: "Attempt", error: Any) -> None:
-        """Settle it as a dead job."""
-
-    def hand_back(self, attempt: "Attempt", *, has_begun: bool = False) -> None:
-        """Let another consumer have it; it loses no attempt. One that never began is new once more."""
-
-    def hand_back_for_a_while(self, attempt: "Attempt", reason: str) -> None:
-        """The same, while the server of its values is away."""
-
-    def ended(self, attempt: "Attempt") -> None:
-        """Note that it runs no more."""
-
-    def let_another_begin(self, unit: "Attempt | Batch") -> None:
-        """Let another job begin in the place of ``unit``, which goes on."""
-
-    def flush(self) -> None:
-        """Settle at once what would be settled at the end of this turn of the loop."""
 
 
 class Attempt(Job):
@@ -77,7 +43,8 @@ class Attempt(Job):
         entry: bytes,
         number: int,
         fields: Sequence[bytes],
-        origin: Origin,
+        origin: object,
+        runner: Runner[Any],
         *,
         is_new: bool = True,
     ) -> None:
@@ -103,7 +70,8 @@ class Attempt(Job):
         """``number`` counts from 1."""
         self.producer, self.key = decoded(producer), key
         self._begun = time.monotonic()
-        self._origin = origin
+        self._origin, self._runner = origin, runner
+        """Where it comes from, and what runs it."""
 
     @property
     def is_given_up(self) -> bool:
@@ -152,7 +120,7 @@ class Attempt(Job):
 
     def release(self) -> None:
         """Let another job begin in this one's place though it goes on; it is acknowledged when it ends."""
-        self._origin.let_another_begin(self._batch or self)
+        self._runner.release(self._batch or self)
 
     def _give_up(self, why: str) -> None:
         """Cancel it."""
@@ -168,6 +136,7 @@ class Batch:
 
     def __init__(self, attempts: Sequence[Attempt]) -> None:
         self.attempts = [*attempts]
+        self._origin = attempts[0]._origin
         self._is_suspect = any(attempt._is_suspect for attempt in attempts)
         for attempt in attempts:
             attempt._batch = self

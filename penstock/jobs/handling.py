@@ -12,20 +12,45 @@ from penstock.jobs.consumer import Handler, Options
 from penstock.jobs.deadlines import Deadlines
 from penstock.jobs.errors import DeadlineTimeout, as_error
 from penstock.jobs.errors import Final as FinalError
+from penstock.jobs.in_hand import InHand
 from penstock.jobs.job import packed_value
-from penstock.jobs.prefetch import Durations
 from penstock.jobs.processes import Processes
 
+SHORT_SECONDS: Final = 0.02
+"""While attempts take less than this, jobs are read ahead."""
+AVERAGED: Final = 50
+"""About how many attempts count for how long one takes."""
 MAX_DEADLINE: Final = 1e8
 """Seconds from which a deadline is none."""
 _log: Final = Log("penstock.jobs")
 
 
-class Handling:
-    """Calls the processors of ``options``; ``durations`` hears how long attempts take."""
+class Durations:
+    """About how long attempts take."""
 
-    def __init__(self, options: Options, durations: Durations) -> None:
-        self._options, self._durations = options, durations
+    def __init__(self) -> None:
+        self.forget()
+
+    def note(self, seconds: float) -> None:
+        """Note how long one took."""
+        self.mean += (seconds - self.mean) / AVERAGED
+
+    def forget(self) -> None:
+        """Know of no short ones."""
+        self.mean = SHORT_SECONDS
+        """In seconds."""
+
+    @property
+    def are_short(self) -> bool:
+        """Return whether jobs are read ahead."""
+        return self.mean < SHORT_SECONDS
+
+
+class Handling:
+    """Calls the processors of ``options`` for what is ``in_hand``; ``durations`` hears how long attempts take."""
+
+    def __init__(self, options: Options, in_hand: InHand, durations: Durations) -> None:
+        self._options, self.in_hand, self._durations = options, in_hand, durations
         self._handlers: Mapping[str, Handler] = options.handlers
         self._deadlines = {
             name: Deadlines(handler.deadline)
@@ -43,7 +68,7 @@ class Handling:
             self._running -= 1
 
     async def _do(self, attempt: Attempt) -> None:
-        handler, begun, origin = self._handlers[attempt.stream], monotonic(), attempt._origin
+        handler, begun, in_hand = self._handlers[attempt.stream], monotonic(), self.in_hand
         deadlines = self._deadlines.get(attempt.stream)
         attempt._task = asyncio.current_task()
         try:
@@ -53,11 +78,11 @@ class Handling:
                 deadlines.add(attempt)
             result = await handler.call(attempt)
             kept = None if handler.result is None else (handler.result, packed_value(handler.result, result))
-            if kept and attempt.why is None and attempt._node is not origin.node:
+            if kept and attempt.why is None and attempt._node is not in_hand.node:
                 await attempt.set(*kept).push()
                 kept = None
             if attempt.why is None:
-                origin.done(attempt, kept)
+                in_hand.done(attempt, kept)
             else:
                 self._failed(attempt, asyncio.CancelledError())  # it has not heard of its cancellation
         except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this attempt only
@@ -67,9 +92,9 @@ class Handling:
             if deadlines:
                 deadlines.discard(attempt)
             attempt._task = None
-            origin.ended(attempt)
+            in_hand.ended(attempt)
             if self._running == 1:
-                origin.flush()
+                in_hand.flush()
 
     async def _do_batch(self, batch: Batch) -> None:
         attempts = [each for each in batch.attempts if each.why is None]
@@ -91,25 +116,25 @@ class Handling:
             if error_ is not None:
                 self._failed(attempt, error_)
             elif attempt.why is None:
-                attempt._origin.done(attempt)
+                self.in_hand.done(attempt)
 
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
         """Settle an attempt that was given up, or whose processor has raised."""
-        origin, final = attempt._origin, isinstance(error, FinalError)
+        in_hand, final = self.in_hand, isinstance(error, FinalError)
         if attempt.why in ("lost", "cancelled", "gone"):
             return  # others have it, or nobody
         if attempt.why == "stop" or (attempt.why is None and is_cancelled(error)):
-            origin.hand_back(attempt, has_begun=True)
+            in_hand.hand_back(attempt, has_begun=True)
             return
         if attempt.why == "deadline":
             error = _too_long(self._handlers[attempt.stream])
         if attempt._is_stranded and isinstance(error, Unavailable | DeadlineTimeout):
-            origin.hand_back_for_a_while(attempt, str(error))
+            in_hand.hand_back_for_a_while(attempt, str(error))
             return
         if final or attempt.number >= self._options.attempts or isinstance(error, Unreadable):
-            origin.bury(attempt, as_error(error))
+            in_hand.bury(attempt, as_error(error))
         else:
-            origin.again(attempt, as_error(error), self._options.backoff.delay_after(attempt.number))
+            in_hand.again(attempt, as_error(error), self._options.backoff.delay_after(attempt.number))
         where = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id, "attempt": attempt.number}
         if not isinstance(error, PenstockError):
             _log.warning("a processor has failed", error, **where)

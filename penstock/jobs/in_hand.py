@@ -37,13 +37,13 @@ _log: Final = Log("penstock.jobs")
 
 
 class InHand:
-    """Attempts that ``runner`` has or had of ``node``: running, ended, or not begun. It is their ``Origin``."""
+    """Attempts that ``runner`` has or had of ``node``: running, ended, or not begun."""
 
     def __init__(
         self, node: "Instance", keys: JobKeys, consumer: Consumer, runner: Runner[Unit], settlement: Settlement,
         permits: Permits | None, ledger: "Ledger | None", tasks: Tasks,
     ) -> None:  # fmt: skip
-        self.node, self._keys, self._consumer, self._runner = node, keys, consumer, runner
+        self.node, self._keys, self._consumer, self.runner = node, keys, consumer, runner
         self._group = keys.group(consumer.group)
         self._settlement, self._permits, self._ledger, self._tasks = settlement, permits, ledger, tasks
         self._unused: list[Permit] = []
@@ -53,7 +53,7 @@ class InHand:
 
     def attempts(self) -> list[Attempt]:
         """Return them all."""
-        runner = self._runner
+        runner = self.runner
         units = [*runner.running, *runner.suspects, *runner.waiting]
         return [*(each for each in attempts_of(units) if each._origin is self), *self._settlement.waiting()]
 
@@ -71,26 +71,26 @@ class InHand:
     # Ends of attempts
 
     def done(self, attempt: Attempt, result: tuple[str, bytes] | None = None) -> None:
-        """As ``Origin.done``."""
+        """Settle a job that was done; ``result`` is the key of a value, and the value."""
         self._settlement.settle(attempt, "done", result=result)
         if self.without_values:
             self.without_values.discard(attempt._node)
 
     def again(self, attempt: Attempt, error: Any, seconds: float) -> None:
-        """As ``Origin.again``."""
+        """Have it tried again in ``seconds``."""
         self._settlement.settle(attempt, "again", error, seconds)
 
     def bury(self, attempt: Attempt, error: Any) -> None:
-        """As ``Origin.bury``."""
+        """Settle it as a dead job."""
         self._settlement.bury(attempt, error)
 
     def hand_back(self, attempt: Attempt, *, has_begun: bool = False) -> None:
-        """As ``Origin.hand_back``."""
+        """Let another consumer have it; it loses no attempt. One that never began is new once more."""
         is_new = attempt.number == 1 and not has_begun and not attempt._is_suspect
         self._settlement.settle(attempt, "unread" if is_new else "back")
 
     def hand_back_for_a_while(self, attempt: Attempt, reason: str) -> None:
-        """As ``Origin.hand_back_for_a_while``."""
+        """The same, while the server of its values is away."""
         node = attempt._node
         if node not in self.without_values:
             _log.warning("jobs wait for the server of their values", server=node.address, reason=reason)
@@ -98,15 +98,11 @@ class InHand:
         self._settlement.settle(attempt, "back", wait=AWAY_SECONDS)
 
     def flush(self) -> None:
-        """As ``Origin.flush``."""
+        """Settle at once what would be settled at the end of this turn of the loop."""
         self._settlement.flush()
 
-    def let_another_begin(self, unit: Unit) -> None:
-        """As ``Origin.let_another_begin``."""
-        self._runner.release(unit)
-
     def ended(self, attempt: Attempt) -> None:
-        """As ``Origin.ended``: give its permit back."""
+        """Give the permit back of an attempt that runs no more."""
         permit, attempt._permit = attempt._permit, None
         if permit:
             self._unused.append(permit)
@@ -155,7 +151,7 @@ class InHand:
 
     def _give_up(self, attempt: Attempt, why: str) -> None:
         attempt._give_up(why)
-        if self._runner.forget(attempt):
+        if self.runner.forget(attempt):
             self.ended(attempt)
 
     # Leases

@@ -75,7 +75,7 @@ class Intake:
         servers, group, in_hand = self._servers, self._consumer.group, self._in_hand
         attempts, others = list[Attempt](), list[bytes]()
         for entry, number, fields, how in found:
-            attempt = Attempt(servers, stream, group, entry, number, fields, in_hand, is_new=how == NEW)
+            attempt = Attempt(servers, stream, group, entry, number, fields, in_hand, in_hand.runner, is_new=how == NEW)
             if attempt._only_for != group:
                 others.append(entry)
             elif how == NEW or not in_hand.renumber(attempt):

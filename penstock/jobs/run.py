@@ -1,7 +1,7 @@
 """One run of a consumer: takes jobs of its servers, has them done, and ends when it shall."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -17,8 +17,7 @@ from penstock.core.runner import Runner
 from penstock.core.tasks import Tasks
 from penstock.jobs.attempt import Batch, Unit, attempts_of
 from penstock.jobs.consumer import Consumer
-from penstock.jobs.handling import Handling
-from penstock.jobs.prefetch import Durations
+from penstock.jobs.handling import Durations, Handling
 from penstock.jobs.producer import DISTRIBUTED
 from penstock.jobs.servers import Servers
 from penstock.jobs.source import StreamSource
@@ -41,10 +40,8 @@ class Run:
         self._consumer, options = consumer, consumer.options
         self._stop_timeout = options.stop_timeout
         self._durations = Durations()
-        self._handling = Handling(options, self._durations)
         self.runner = Runner[Unit](
-            self._handling.handle, options.concurrency, _log,
-            counts=_counts, settled=self._settled, changed=self._changed,
+            self._handle, options.concurrency, _log, counts=_counts, settled=self._settled, changed=self._changed,
         )  # fmt: skip
         nodes = servers.nodes if options.route is DISTRIBUTED else [servers.node(str(options.route))]
         alone = [[name] for name, handler in options.handlers.items() if handler.limit or handler.size]
@@ -55,6 +52,9 @@ class Run:
             for node in nodes
             for streams in together
         ]
+        self._handlings: dict[object, Handling] = {
+            source.held: Handling(options, source.held, self._durations) for source in self._sources
+        }
         self._consumers = core.Consumers(_log, blames=self._blames)
         self._tasks = Tasks(_log)
         self._takers = dict[asyncio.Task[None], StreamSource]()
@@ -66,6 +66,9 @@ class Run:
     def running(self) -> int:
         """Return how many jobs run."""
         return len(attempts_of(self.runner.running))
+
+    def _handle(self, unit: Unit) -> Awaitable[None]:
+        return self._handlings[unit._origin].handle(unit)
 
     async def run(self) -> None:
         """Take and work until ``stop``; then wait for what is in hand, and hand back the rest."""
@@ -86,7 +89,7 @@ class Run:
 
     async def _take_all(self) -> None:
         for source in self._sources:
-            taker = core.Consumer(self._consumers, source, source.prefetch)
+            taker = core.Consumer(self._consumers, source, source)
             self._takers[self._tasks.begin(self._take_on(taker, source))] = source
         try:
             await asyncio.wait(self._takers, return_when=asyncio.FIRST_EXCEPTION)
@@ -134,8 +137,9 @@ class Run:
     def hand_back(self, *, suspects: bool = True) -> None:
         """Hand back what has not begun."""
         for attempt in attempts_of(self.runner.take_back(suspects=suspects)):
-            attempt._origin.ended(attempt)
-            attempt._origin.hand_back(attempt)
+            in_hand = self._handlings[attempt._origin].in_hand
+            in_hand.ended(attempt)
+            in_hand.hand_back(attempt)
 
     def _changed(self) -> None:
         """Take note that there may be room."""

@@ -25,10 +25,10 @@ from penstock.core.tasks import Tasks
 from penstock.core.wire import Reply, Wire
 from penstock.jobs.attempt import Unit
 from penstock.jobs.consumer import Consumer
+from penstock.jobs.handling import Durations
 from penstock.jobs.in_hand import InHand
 from penstock.jobs.intake import NEW, Entry, Intake
 from penstock.jobs.permits import Permit, Permits
-from penstock.jobs.prefetch import Durations, Prefetch
 from penstock.jobs.recording import Recording
 from penstock.jobs.scheduler import LEAST_SECONDS, MAX_CLAIMED, Due, Scheduler
 from penstock.jobs.servers import Servers
@@ -79,11 +79,11 @@ class StreamSource:
         )
         limit, lease = handler.limit, options.claim_after
         self._permits = Permits(node, keys, streams[0], consumer.group, consumer.id, limit, lease) if limit else None
-        self.prefetch = Prefetch(runner, durations, is_ahead=limit is None and not handler.size)
+        self._durations, self._reads_ahead = durations, limit is None and not handler.size
         self._size = max(handler.size, 1)
         """Jobs of a unit."""
-        self.has = InHand(node, keys, consumer, runner, self.settlement, self._permits, ledger, self._tasks)
-        self._intake = Intake(servers, consumer, self.has, self.scheduler, self._permits, ledger)
+        self.held = InHand(node, keys, consumer, runner, self.settlement, self._permits, ledger, self._tasks)
+        self._intake = Intake(servers, consumer, self.held, self.scheduler, self._permits, ledger)
         self._recording = Recording(servers, node, consumer.id, self.scheduler.seconds)
         self.outage = Outage(_log, "cannot read jobs", "jobs are read again", server=node.address, group=consumer.group)
 
@@ -166,7 +166,7 @@ class StreamSource:
         if due.missing:
             what = {"stream": stream, "many": len(due.missing)}
             _log.warning("jobs were removed from the stream before they were done", **what)
-            await self.has.gone(stream, due.missing)
+            await self.held.gone(stream, due.missing)
         if self._permits:
             await self._permits.take([], parks=True)  # frees what dead consumers had
         self.settlement.forwarding.forward(stream)
@@ -175,6 +175,17 @@ class StreamSource:
         await self._recording.look(stream)
 
     # Reading
+
+    def begin(self) -> None:
+        """Note nothing: how long jobs take is noted as they end."""
+
+    def size(self) -> int:
+        """Return how many more units may be read: as many as may begin, and short ones as many again, ahead."""
+        runner = self._runner
+        if runner.holds_back or runner.is_paused:
+            return 0
+        more = runner.concurrency if self._reads_ahead and self._durations.are_short else 0
+        return max(0, runner.concurrency + more - runner.busy)
 
     async def wait(self, _: int) -> list[Unit] | None:
         """Wait until jobs have come; return None as soon as anything else has changed."""
@@ -214,7 +225,7 @@ class StreamSource:
         """Return whether a job that is read now could begin, or may be read ahead."""
         if self.settlement.is_held_up:  # what began now would end and wait, too
             return False
-        self._is_full = not self.prefetch.size()
+        self._is_full = not self.size()
         return not self._is_full
 
     @property
@@ -224,7 +235,7 @@ class StreamSource:
 
     async def _read(self) -> list[Unit]:
         """Begin a read that waits; return what may begin if jobs are there already."""
-        most = min(self.prefetch.size() * self._size, MAX_READ)
+        most = min(self.size() * self._size, MAX_READ)
         if not most:  # another server's jobs came while this one was connected: COUNT 0 would read all
             self._is_full = True
             return []
@@ -355,7 +366,7 @@ class StreamSource:
                 self.scheduler.within(float(word))
                 self._news.set()
         elif verb == "cancel":
-            self.has.cancel(stream, encoded(word))
+            self.held.cancel(stream, encoded(word))
         elif verb == "pause" and stream not in self._intake.paused:
             self._intake.paused.add(stream)
             self._wake()
@@ -373,11 +384,11 @@ class StreamSource:
 
     async def renew(self) -> None:
         """Renew what is in hand, and give up what others have."""
-        await self.has.renew()
+        await self.held.renew()
 
     async def renew_elsewhere(self) -> None:
         """Renew in another event loop what is in hand."""
-        await self.has.renew_elsewhere()
+        await self.held.renew_elsewhere()
 
     async def give_back_ahead(self) -> None:
         """Do nothing: who hands out knows what has not begun."""

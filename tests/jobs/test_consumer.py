@@ -10,8 +10,8 @@ import pytest
 
 from penstock.base.errors import WrongCall
 from penstock.core.backoff import Backoff
+from penstock.core.runner import Runner
 from penstock.jobs import Attempt, Consumer, Final, Jobs, PauseTimeout, source
-from penstock.jobs.attempt import Origin
 from tests.jobs.given import Gauge, Held, completed, consumer, dead, kept, pending, send, working
 from tests.support.harness import PATIENCE, eventually, until
 
@@ -642,7 +642,7 @@ async def test_a_consumer_without_processors_is_refused(jobs: Jobs) -> None:
 
 
 def test_an_attempt_shows_what_processors_need_and_nothing_else(jobs: Jobs) -> None:
-    attempt = Attempt(jobs.servers, "s", "g", b"1-1", 1, [b"prd", b"p", b"job", b"j"], cast("Origin", None))
+    attempt = Attempt(jobs.servers, "s", "g", b"1-1", 1, [b"prd", b"p", b"job", b"j"], None, cast("Runner[Any]", None))
     public = {name for name in dir(attempt) if not name.startswith("_")}
     of_job = {"id", "set", "get", "delete", "push", "pull"}
     of_attempt = {"stream", "group", "entry", "number", "producer", "key", "values", "why", "is_given_up"}
