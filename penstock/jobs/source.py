@@ -209,8 +209,8 @@ class StreamSource:
 
     async def end_read(self) -> None:
         """Return once no read waits any more, which would get what others are there for."""
+        self._wake(surely=True)
         while self._reading and not self._reading.is_done:
-            self._wake()
             await asyncio.sleep(LEAST_SECONDS)
 
     async def drain(self) -> list[Unit]:
@@ -336,18 +336,21 @@ class StreamSource:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
 
-    def _wake(self) -> None:
-        """End a read that waits, since it reads what it must not, or not what it may."""
+    def _wake(self, *, surely: bool = False) -> None:
+        """End a read that waits, since it reads what it must not, or not what it may.
+
+        One that the server has not got yet may go on, unless it has to end ``surely``.
+        """
         self._news.set()
         if self._wire.is_open and self._wire.id is not None:
-            self._tasks.begin(self._unblock(self._wire.id))
+            self._tasks.begin(self._unblock(self._wire.id, surely))
 
-    async def _unblock(self, id: int) -> None:
+    async def _unblock(self, id: int, surely: bool) -> None:
         try:
             async with asyncio.timeout(MAX_SILENCE):
                 while self._wire.is_open and self._wire.waiting:
                     await self.node.command("CLIENT", b"UNBLOCK", id)
-                    if not self._is_over:
+                    if not surely:
                         return
                     await asyncio.sleep(LEAST_SECONDS)
         except (RedisError, OSError, PenstockError, TimeoutError):
@@ -380,7 +383,7 @@ class StreamSource:
     async def interrupt(self) -> None:
         """Read no more; what a read that waits has got by now is still taken."""
         self._is_over = True
-        self._wake()
+        self._wake(surely=True)
 
     async def renew(self) -> None:
         """Renew what is in hand, and give up what others have."""
