@@ -117,6 +117,11 @@ METRICS: Final = (
     Metric("queue_in_hand", "What was taken from it and not settled, also by workers that have died.", labels=QUEUE),
     Metric("queue_oldest_seconds", "Seconds that the oldest of what waits there has waited.", labels=QUEUE),
     Metric("queue_workers", "Workers of it that are alive; of hqueue, those that have a task.", labels=QUEUE),
+    Metric(
+        "queues_unread",
+        "Lists, streams or queues beyond the first 1,000 of a kind: nothing is known of them.",
+        labels=("kind",),
+    ),
     Metric("queue_dead", "Dead letters, or dead jobs, of a list, stream or queue.", labels=("kind", "queue")),
     _counter("error", "Errors that need a repair, or that ended a process.", name="errors", of="all"),
     _counter("start", "Registrations of instances."),

@@ -62,11 +62,13 @@ class Waiting:
     """Dead letters, or dead jobs of all groups."""
     workers: int | None = None
     """Consumers that are alive; of hqueue, workers that have a task."""
+    unread: int = 0
+    """It stands for so many more of its kind, of which nothing is known: too many to read."""
 
     @property
     def is_used(self) -> bool:
         """Return whether it is not empty, or has workers."""
-        return bool(self.waiting or self.in_hand or self.dead or self.workers)
+        return bool(self.waiting or self.in_hand or self.dead or self.workers or self.unread)
 
     @property
     def is_left(self) -> bool:
@@ -202,6 +204,9 @@ async def _found(node: Node, redis: "Redis", names: Names, most: int) -> list[Wa
             Waiting("bus", each.name, "", each.waiting, each.unacknowledged, workers=each.consumers)
             async for each in read_queues(redis, names.queues[:most])
         ]
+    for kind, known in {"lists": names.lists, "jobs": names.streams, "bus": names.queues}.items():
+        if left := len(known[most:]):
+            found.append(Waiting(kind, f"{left:,} more, not read", unread=left))
     return found
 
 

@@ -80,13 +80,17 @@ def _measured(state: NamespaceState) -> Samples:
 
 
 def _queues(state: NamespaceState) -> Samples:
+    read = [each for each in state.queues if not each.unread]
     for each in state.queues:
+        if each.unread:
+            yield "queues_unread", (each.kind,), each.unread
+    for each in read:
         labels = (each.kind, each.queue, each.group)
         yield "queue_waiting", labels, each.waiting
         yield "queue_in_hand", labels, each.in_hand
         yield "queue_oldest_seconds", labels, each.oldest
         yield "queue_workers", labels, each.workers
-    for (kind, queue), dead in {(each.kind, each.queue): each.dead for each in state.queues}.items():
+    for (kind, queue), dead in {(each.kind, each.queue): each.dead for each in read}.items():
         yield "queue_dead", (kind, queue), dead
 
 

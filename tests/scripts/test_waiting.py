@@ -293,10 +293,19 @@ async def test_queues_of_one_caller_of_the_bus_are_not_shown(redis: Redis) -> No
     assert (await find(redis, [])).queues == []
 
 
-async def test_no_more_are_read_than_a_bound(redis: Redis) -> None:
-    names = Names(lists=[f"list:{number:04}" for number in range(MAX_READ + 1)])
+async def test_no_more_are_read_than_a_bound_and_that_is_said(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names(lists=[f"list:{number:04}" for number in range(MAX_READ + 2)])
     found = await read_waiting(redis, names, {})
-    assert [each.queue for each in found[""]] == names.lists[:MAX_READ]
+    *read, rest = found[""]
+    assert [each.queue for each in read] == names.lists[:MAX_READ]
+    assert (rest.queue, rest.unread, rest.waiting) == ("2 more, not read", 2, None)
+    queues = await queues_of(redis, redis_url)
+    monkeypatch.setattr(queues, "_names", names)
+    exported = await scraped(redis, queues)
+    assert exported("queues_unread", namespace="shop", kind="lists") == 2
+    assert exported("queue_waiting", namespace="shop", kind="lists", queue=rest.queue, group="") is None
 
 
 async def test_what_a_user_may_not_read_is_left_out(redis: Redis, redis_url: str) -> None:
