@@ -69,7 +69,7 @@ class Attempt(Job):
         self.stream, self.group, self.entry, self.number = stream, group, entry, number
         """``number`` counts from 1."""
         self.producer, self.key = decoded(producer), key
-        self._begun = time.monotonic()
+        self._begun, self._is_new = time.monotonic(), is_new
         self._origin, self._runner = origin, runner
         """Where it comes from, and what runs it."""
 

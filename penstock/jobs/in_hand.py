@@ -21,7 +21,7 @@ from penstock.jobs.attempt import Attempt, Unit, attempts_of
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.keys import JobKeys
 from penstock.jobs.permits import Permit, Permits
-from penstock.jobs.settlement import Settlement
+from penstock.jobs.settlement import GONE, Settlement
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 AWAY_SECONDS: Final = 5.0
 """How long jobs wait whose values cannot be read until they are looked at again."""
-GONE: Final = {"name": "Gone", "message": "the entry of the job was removed from its stream before it was done"}
 MAX_RENEWED: Final = 1_000
 _lua: Final = Path(__file__).parent / "lua"
 _renew: Final = Script.read(_lua / "renew.lua")
@@ -68,6 +67,12 @@ class InHand:
                 return True
         return False
 
+    def has_again(self, attempt: Attempt) -> bool:
+        """Return whether another attempt at the same entry is in hand."""
+        runner, entry = self.runner, (attempt.stream, attempt.entry)
+        units = [*runner.running, *runner.suspects, *runner.waiting]
+        return any((each.stream, each.entry) == entry and each._origin is self for each in attempts_of(units))
+
     # Ends of attempts
 
     def done(self, attempt: Attempt, result: tuple[str, bytes] | None = None) -> None:
@@ -86,7 +91,7 @@ class InHand:
 
     def hand_back(self, attempt: Attempt, *, has_begun: bool = False) -> None:
         """Let another consumer have it; it loses no attempt. One that never began is new once more."""
-        is_new = attempt.number == 1 and not has_begun and not attempt._is_suspect
+        is_new = attempt._is_new and attempt.number == 1 and not has_begun
         self._settlement.settle(attempt, "unread" if is_new else "back")
 
     def hand_back_for_a_while(self, attempt: Attempt, reason: str) -> None:
@@ -140,7 +145,8 @@ class InHand:
         """Give up an attempt that is another consumer's by now."""
         self._give_up(attempt, "lost")
         where: dict[str, Any] = {"stream": attempt.stream, "group": attempt.group, "job": attempt.id}
-        _log.warning("another consumer has the job: it was not renewed in time", **where, server=self.node.address)
+        what = "the job is no longer this consumer's: it was not renewed in time, or the server has lost it"
+        _log.warning(what, **where, server=self.node.address)
 
     def _end_without_entry(self, attempt: Attempt) -> None:
         """End a job whose entry was removed from the stream: nobody could try it again, and its producer waits."""

@@ -40,6 +40,8 @@ class Intake:
     ) -> None:  # fmt: skip
         self._servers, self._keys, self._consumer, self._options = servers, servers.keys, consumer, consumer.options
         self._in_hand, self._scheduler, self._permits, self._ledger = in_hand, scheduler, permits, ledger
+        self.is_anew = False
+        """Whether the group was made again, so that what is in hand may come as new."""
         self.paused = set[str]()
         """Streams of which no job begins."""
 
@@ -78,7 +80,7 @@ class Intake:
             attempt = Attempt(servers, stream, group, entry, number, fields, in_hand, in_hand.runner, is_new=how == NEW)
             if attempt._only_for != group:
                 others.append(entry)
-            elif how == NEW or not in_hand.renumber(attempt):
+            elif (how == NEW and not self.is_anew) or not in_hand.renumber(attempt):
                 if how == DEAD:
                     in_hand.bury(attempt, LOST)
                 else:

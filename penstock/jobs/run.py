@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,7 @@ from penstock.jobs.consumer import Consumer
 from penstock.jobs.handling import Durations, Handling
 from penstock.jobs.producer import DISTRIBUTED
 from penstock.jobs.servers import Servers
-from penstock.jobs.source import StreamSource
+from penstock.jobs.source import LOOK_SECONDS, StreamSource
 
 if TYPE_CHECKING:
     from penstock.core.instance import Instance
@@ -150,7 +151,10 @@ class Run:
     async def _settled(self) -> None:
         """Return once what has ended is settled."""
         for source in self._sources:
-            await source.settlement.idle()
+            while not source.node.is_away and not source.settlement.is_idle:  # one that is away stops no other
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await source.settlement.idle()
         self.look()
 
     def resume(self) -> None:
@@ -185,6 +189,8 @@ class Run:
         if not self._consumers.stopping:
             self._consumers.stop()
             self._consumer.play()
+            self.runner.is_paused = True  # what has not begun goes back
+            self.hand_back()
             for task, source in self._takers.items():  # a reply may have jobs
                 self._loop.call_later(0 if source.node.is_away else MAX_SILENCE, task.cancel)
 

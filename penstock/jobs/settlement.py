@@ -45,6 +45,7 @@ WORDS: Final = 13
 """What ``lua/settle.lua`` needs of an attempt."""
 FEWER: Final = 4
 """What it needs of a first one that is done without a result."""
+GONE: Final = {"name": "Gone", "message": "the entry of the job was removed from its stream before it was done"}
 FEW_BYTES: Final = 64
 """Of these."""
 AGAIN_SECONDS: Final = 1.0
@@ -84,6 +85,18 @@ class Outcomes:
         if wait is not None:
             self.due = wait if self.due is None else min(wait, self.due)
 
+    def drop_hand_backs(self, has_again: Callable[[Attempt], bool]) -> None:
+        """Forget that attempts go back of which the consumer has another one by now: they have gone back."""
+        at = 0
+        for attempt in tuple(self.attempts):
+            width = WORDS if self.words[at + 1] else FEWER
+            if width == WORDS and self.words[at + 2] in ("back", "unread") and has_again(attempt):
+                self.attempts.remove(attempt)
+                del self.words[at : at + width]
+                self.many -= 1
+            else:
+                at += width
+
 
 class Settlement:
     """Settles attempts of ``consumer`` of ``group``; ``due`` hears in how many seconds one is to be tried again.
@@ -93,10 +106,11 @@ class Settlement:
 
     def __init__(
         self, servers: Servers, node: "Instance", group: str, consumer: str, due: Callable[[float], None],
-        resumed: Callable[[], None], ledger: "Ledger | None",
+        resumed: Callable[[], None], has_again: Callable[[Attempt], bool], ledger: "Ledger | None",
     ) -> None:  # fmt: skip
         self._servers, self._node, self._keys = servers, node, servers.keys
         self._group, self._consumer, self._due, self._resumed = group, consumer, due, resumed
+        self._has_again = has_again
         self._notes = ledger is not None
         """Whether attempts are noted in a history, with how long they took."""
         self._ledger: dict[str, Any] = ledger.settling if ledger else {"service": "", "history": 0}
@@ -221,6 +235,7 @@ class Settlement:
             "control": self._keys.control(stream),
             "channels": self._keys.channel(stream, ""),
             "head": head_of(stream, self._group),
+            "gone": as_json(GONE),
             **self._ledger,
         }
 
@@ -234,12 +249,14 @@ class Settlement:
 
     async def _again(self, stream: str, outcomes: "Outcomes", *, was_lost: bool) -> None:
         """Settle as soon as the server takes it: what was settled already does not change."""
-        named = {**self._named(stream), "results": outcomes.results, "words": outcomes.words}
+        named = {**self._named(stream), "results": outcomes.results}
         self._refused.add(stream)
         ended = None
         while ended is None:
             try:
-                ended = await self._node.run(_settle, **named)
+                if was_lost:
+                    outcomes.drop_hand_backs(self._has_again)
+                ended = await self._node.run(_settle, **named, words=outcomes.words)
             except (RedisError, OSError, PenstockError) as error:
                 what = {"stream": stream, "many": outcomes.many, "reason": str(error)}
                 if isinstance(error, Unavailable) and not self._ends:
@@ -293,9 +310,14 @@ class Settlement:
                 silent=SILENT_MS,
             )
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether all outcomes are settled."""
+        return not (self._under_way or self._buried)
+
     async def idle(self) -> None:
         """Return once all outcomes are settled, however long that takes."""
-        while self._under_way or self._buried:
+        while not self.is_idle:
             self._changed.clear()
             await self._changed.wait()
 

@@ -23,7 +23,7 @@ from penstock.core.runner import Runner
 from penstock.core.script import Script
 from penstock.core.tasks import Tasks
 from penstock.core.wire import Reply, Wire
-from penstock.jobs.attempt import Unit
+from penstock.jobs.attempt import Attempt, Unit
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.handling import Durations
 from penstock.jobs.in_hand import InHand
@@ -75,7 +75,7 @@ class StreamSource:
         self._resumed, self._tasks, self._news = resumed, Tasks(_log), asyncio.Event()
         self.scheduler = Scheduler(servers, node, consumer, self.note)
         self.settlement = Settlement(
-            servers, node, consumer.group, consumer.id, self.scheduler.within, self._resume, ledger
+            servers, node, consumer.group, consumer.id, self.scheduler.within, self._resume, self._has_again, ledger
         )
         limit, lease = handler.limit, options.claim_after
         self._permits = Permits(node, keys, streams[0], consumer.group, consumer.id, limit, lease) if limit else None
@@ -196,7 +196,8 @@ class StreamSource:
                 self.scheduler.within(0)  # before there were groups, nothing was due
             if units := await self._read():
                 return units
-        await self._news.wait()
+        if not (self._reading and self._reading.is_done):  # while `take` asked what is due
+            await self._news.wait()
         return await self._ended_read() if self._reading and self._reading.is_done else None
 
     async def _ended_read(self) -> list[Unit] | None:
@@ -316,6 +317,7 @@ class StreamSource:
     async def mend(self, error: Exception, _: bool) -> None:
         """Make groups again that somebody has deleted, or whose streams had another type."""
         if "WRONGTYPE" in str(error) or "NOGROUP" in str(error):
+            self._intake.is_anew = True
             with suppress(RedisError, OSError):
                 await self._create_groups("0")
         self._news.clear()  # to wait in any case
@@ -355,6 +357,9 @@ class StreamSource:
                     await asyncio.sleep(LEAST_SECONDS)
         except (RedisError, OSError, PenstockError, TimeoutError):
             self._wire.end(ConnectionError("the consumer stops"), told=False)
+
+    def _has_again(self, attempt: Attempt) -> bool:
+        return self.held.has_again(attempt)
 
     def _resume(self) -> None:
         """Go on after outcomes had to wait."""

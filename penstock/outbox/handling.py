@@ -111,6 +111,8 @@ class Handling:
                 await self._pool.idle.wait()
         except TimeoutError:
             log.warning("handlers are cancelled: they run again at the next start", count=len(self._pool.running))
+        if self._tasks:  # what is being noted as begun is noted as ended
+            await asyncio.wait(self._tasks, timeout=seconds)
         await self._tasks.cancel()
         await self._pool.close()
         self._flush()
@@ -152,7 +154,7 @@ class Handling:
                 begun += [_Attempt(each, runs[-1]) for each in left]
         if not runs:
             return
-        while self._attempts is not None:
+        while self._attempts is not None and not self._is_closed:
             try:
                 ranges = [each for run in runs for each in run.ranges]
                 await self._commits.write(Store.begin, ranges, size=RANGE_BYTES * len(ranges))
@@ -160,7 +162,11 @@ class Handling:
             except DiskFull as error:
                 log.error("cannot count attempts: no handler runs", reason=str(error))
                 await asyncio.sleep(RETRY_WRITE_SECONDS)
-        self._pool.add(begun)
+        if self._is_closed:
+            for attempt in begun:
+                self._end(attempt)
+        else:
+            self._pool.add(begun)
 
     # ---- handlers
 

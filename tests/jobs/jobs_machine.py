@@ -228,7 +228,7 @@ class Machine(RuleBasedStateMachine):
 
     def settling(self, group: Group, who: str) -> dict[str, Any]:
         more = {"name": "s", "control": "c", "service": "", "history": 0, "capacity": 100_000, "dead": KEYS.dead("s")}
-        more |= {"channels": "c", "head": f'{{"str":"s","grp":"{group.name}","job":"'}
+        more |= {"gone": "{}", "channels": "c", "head": f'{{"str":"s","grp":"{group.name}","job":"'}
         more |= {"group": group.key, "consumer": who, "done": KEYS.done("s"), **KEYS.of_group("s", group.name)}
         return more | {"results": [f"result:{group.name}:{place}" for place in range(3)]}
 
@@ -288,13 +288,14 @@ class Machine(RuleBasedStateMachine):
                     came[entry], together, known.suspect = "suspect", many, (many, True)
                 if entry in came:
                     known.who, known.is_idle = who, False
-                if not any(each.who == owner for each in group.open.values()):
+                if not any(each.who == owner and each.due is None for each in group.open.values()):
                     group.died.pop(owner, None)
         return came
 
     def suspicion(self, group: Group, owner: str, who: str) -> tuple[int, bool]:
         """Half of what ``owner`` had in hand may be in one hand next; of one alone it has died."""
-        held = group.died.get(owner) or sum(each.who == owner and each.due is None for each in group.open.values())
+        counted = sum(each.who == owner and each.due is None for each in group.open.values())
+        held = max(group.died.get(owner, 0), counted)
         if owner != who:
             group.died[owner] = held
         return (1, True) if held == 1 else (-(-held // 2), False)

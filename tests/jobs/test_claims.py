@@ -370,7 +370,7 @@ async def test_a_service_begins_no_job_that_others_have_ended_while_the_server_w
     assert await redis.zcard("shop:message:deadlines") == 0
 
 
-async def test_what_is_claimed_while_its_consumer_stops_is_done_or_handed_back(
+async def test_what_is_claimed_while_its_consumer_stops_is_handed_back(
     jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at each reload of a service: else it would wait for ``claim_after``, and lose an attempt."""
@@ -390,8 +390,80 @@ async def test_what_is_claimed_while_its_consumer_stops_is_done_or_handed_back(
     await left_by_the_dead(redis, jobs, 1)
     async with asyncio.timeout(PATIENCE):
         await jobs.run(one)
-    assert held.ended == ["J0"]
-    assert await pending(redis) == []
+    assert held.ended == []
+    monkeypatch.undo()
+    other = consumer()
+    other.job("s")(held)
+    async with working(jobs, other):
+        await eventually(lambda: held.ended == ["J0"])
+
+
+async def test_what_is_read_while_something_due_is_claimed_begins_at_once(
+    jobs: Jobs, redis: Any, seldom: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to a read may come while the consumer asks what is due: then nothing else would tell of it."""
+    one, held, run, attempts = consumer(concurrency=5), Held(), jobs.nodes[0].run, list[int]()
+    held.let()
+    one.job("s")(held)
+
+    @one.job("fails")
+    async def fails(job: Attempt) -> None:
+        attempts.append(job.number)
+        if job.number == 1:
+            raise ValueError("not yet")
+
+    async def meanwhile(script: Any, **named: Any) -> Any:
+        found = await run(script, **named)
+        if script is scheduler._tend and found[1]:
+            await send(jobs, 1)
+            await eventually(lambda: pending_has(redis, "s"))
+            await asyncio.sleep(0.05)  # timing: the reply is here
+        return found
+
+    monkeypatch.setattr(jobs.nodes[0], "run", meanwhile)
+    monkeypatch.setattr("penstock.jobs.source.BLOCK_SECONDS", 3600)
+    async with working(jobs, one):
+        await send(jobs, 1, "fails")
+        await eventually(lambda: held.ended == ["J0"])
+    assert attempts == [1, 2]
+
+
+async def pending_has(redis: Any, stream: str) -> bool:
+    """Return whether a job of the stream is in hand."""
+    return bool(await pending(redis, stream))
+
+
+async def test_a_job_whose_entry_is_gone_as_it_fails_ends_for_its_producer(jobs: Jobs, redis: Any) -> None:
+    one = consumer()
+
+    @one.job("s")
+    async def fails(job: Attempt) -> None:
+        await redis.xtrim(STREAM, maxlen=0, approximate=False)
+        raise ValueError("bad")
+
+    async with working(jobs, one):
+        sent = await jobs.producer().send("s", jobs.job("J0"), wait_for=["g"])
+        with pytest.raises(Rejected) as rejected:
+            await sent.finished(PATIENCE, reject=True)
+    assert rejected.value.error["name"] == "Gone"
+    assert [error["error"]["message"] for error in (await dead(redis))[0]["errors"]] == ["bad"]
+
+
+async def test_a_consumer_that_dies_twice_under_its_name_is_judged_by_what_it_had_each_time(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first death, of one job, would make each of ten guilty of the second."""
+    look_every(monkeypatch, 0.05)
+    await left_by_the_dead(redis, jobs, 4)
+    await redis.hset("hfxbus:tries:s:g", "died DEAD", 1)  # as a former version has left it
+    one, held = consumer(concurrency=4), Held()
+    one.job("s")(held)
+    async with working(jobs, one):
+        await eventually(lambda: len(held.begun) == 2)  # half of them, suspects
+        held.let()
+        await eventually(lambda: completed(redis, 4))
+    assert [number for _, number in held.begun] == [1] * 4
+    assert not await redis.hexists("hfxbus:tries:s:g", "died DEAD")
 
 
 async def test_an_attempt_of_the_same_consumer_is_fenced_by_its_number(jobs: Jobs, redis: Any) -> None:

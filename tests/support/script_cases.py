@@ -972,6 +972,7 @@ def _settle_jobs(draw: Draw) -> Given:
         "name": "s",
         "head": '{"job":"',
         "channels": "c",
+        "gone": "{}",
     }
 
 

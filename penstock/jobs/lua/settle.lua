@@ -26,6 +26,7 @@
 -- ARGV history    maximum number of events to keep; 0 for none
 -- ARGV channels   what the channels begin with where completions are published; the producer follows
 -- ARGV head       what a completion begins with; the job follows
+-- ARGV gone       the error of a job that could only be tried again if its entry had not been removed (JSON)
 -- ARGV words...   thirteen for each attempt: entry, its number, outcome (`done`, `again`, `dead`, `back`, or `unread` if it goes
 --   back and never began), job, producer, channel,
 --   what is published, the error (JSON; empty for none), how long to wait before the next (s), values of a dead job (JSON),
@@ -149,6 +150,10 @@ while place <= #words do
   if not owned then
     local found = call('XPENDING', stream, group, entry, entry, 1, consumer)[1]
     owned = found and found[4]
+  end
+  if owned == tonumber(attempt) and outcome ~= 'done' and outcome ~= 'dead' and #call('XRANGE', stream, entry, entry) == 0 then
+    outcome, message = 'dead', string.sub(head, 1, -2) .. cjson.encode(job) .. ',"err":' .. gone .. ',"kept":true}'
+    err, values = err ~= '' and err or gone, '{}'
   end
   if owned ~= tonumber(attempt) then
     ended[#ended + 1] = 0

@@ -103,10 +103,8 @@ for _, id in ipairs(due) do
   end
 end
 
--- Return how many entries `owner` had in hand when it died.
-local function held_by(owner)
-  local known = call('HGET', tries, 'died ' .. owner)
-  if known then return tonumber(known) end
+-- Return how many entries `owner` has in hand still.
+local function count_of(owner)
   local first, many = '-', 0
   for _ = 1, PAGES do
     local page = call('XPENDING', stream, group, first, '+', PAGE, owner)
@@ -116,6 +114,15 @@ local function held_by(owner)
     end
     if #page < PAGE then break end
   end
+  return many
+end
+
+local counts = {}
+
+-- Return how many entries `owner` had in hand when it died: others have taken some of them since, or it has died again.
+local function held_by(owner)
+  counts[owner] = counts[owner] or count_of(owner)
+  local many = math.max(counts[owner], tonumber(call('HGET', tries, 'died ' .. owner) or 0))
   if owner ~= consumer then call('HSET', tries, 'died ' .. owner, string.format('%d', many)) end -- what it claims itself stays its own
   return many
 end
@@ -146,7 +153,9 @@ local function adopt(id, owner, attempt)
     claim(id, attempt, 'suspect')
     if given >= together then left = 0 end
   end
-  if #call('XPENDING', stream, group, '-', '+', 1, owner) == 0 then call('HDEL', tries, 'died ' .. owner) end
+  if owner == consumer then return end
+  counts[owner] = counts[owner] and counts[owner] - 1 or count_of(owner)
+  if counts[owner] == 0 then call('HDEL', tries, 'died ' .. owner) end
 end
 
 for _ = 1, PAGES do
