@@ -290,10 +290,13 @@ def is_numbered(attempts: list[Attempt], number: int) -> bool:
     return [each.number for each in attempts] == [number]
 
 
-async def test_a_job_that_its_own_consumer_claims_while_it_is_settled_is_settled_again(jobs: Jobs, redis: Any) -> None:
+@pytest.mark.parametrize("result", ["out", None])
+async def test_a_job_that_its_own_consumer_claims_while_it_is_settled_is_settled_again(
+    jobs: Jobs, redis: Any, result: str | None
+) -> None:
     one = consumer("g", id="ONE")
 
-    @one.job("s", result="out")
+    @one.job("s", result=result)
     async def process(job: Attempt) -> str:
         await redis.xclaim(STREAM, GROUP, "ONE", 0, [job.entry], retrycount=2, justid=True)
         asyncio.get_running_loop().call_soon(setattr, job, "number", 2)
@@ -302,7 +305,7 @@ async def test_a_job_that_its_own_consumer_claims_while_it_is_settled_is_settled
     async with working(jobs, one):
         await send(jobs, 1)
         await eventually(lambda: completed(redis, 1))
-    assert await jobs.job("J0").get("out").pull() == ["mine"]
+    assert await jobs.job("J0").get("out").pull() == [result and "mine"]
     assert await pending(redis) == []
 
 
@@ -370,10 +373,14 @@ async def test_a_service_begins_no_job_that_others_have_ended_while_the_server_w
     assert await redis.zcard("shop:message:deadlines") == 0
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
 async def test_what_is_claimed_while_its_consumer_stops_is_handed_back(
-    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch, has_begun: bool
 ) -> None:
-    """As at each reload of a service: else it would wait for ``claim_after``, and lose an attempt."""
+    """As at each reload of a service: else it would wait for ``claim_after``, and lose an attempt.
+
+    One that had begun elsewhere is no new one, though its attempt does not count.
+    """
     one, held, run = consumer(), Held(), jobs.nodes[0].run
     held.let()
     one.job("s")(held)
@@ -388,9 +395,14 @@ async def test_what_is_claimed_while_its_consumer_stops_is_handed_back(
 
     monkeypatch.setattr(jobs.nodes[0], "run", stopping)
     await left_by_the_dead(redis, jobs, 1)
+    if has_begun:
+        [(entry, _)] = await redis.xrange(STREAM)
+        await redis.hset("hfxbus:tries:s:g", entry + b":free", 1)
+        await redis.zadd("hfxbus:wait:s:g", {entry: 0})
     async with asyncio.timeout(PATIENCE):
         await jobs.run(one)
     assert held.ended == []
+    assert await read_as_node(redis, "s") == []
     monkeypatch.undo()
     other = consumer()
     other.job("s")(held)
@@ -447,6 +459,32 @@ async def test_a_job_whose_entry_is_gone_as_it_fails_ends_for_its_producer(jobs:
             await sent.finished(PATIENCE, reject=True)
     assert rejected.value.error["name"] == "Gone"
     assert [error["error"]["message"] for error in (await dead(redis))[0]["errors"]] == ["bad"]
+
+
+async def test_suspects_that_died_together_are_not_charged(
+    jobs: Jobs, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await left_by_the_dead(redis, jobs, 2)
+    for entry, _ in await redis.xrange(STREAM):
+        await redis.hset("hfxbus:tries:s:g", entry + b":suspect", "2 out")
+    assert await begun_alone(jobs, redis, 2) == [1, 1]
+
+
+async def test_who_has_one_job_in_hand_and_others_that_wait_has_died_of_that_one(jobs: Jobs, redis: Any) -> None:
+    await left_by_the_dead(redis, jobs, 3)
+    for entry, _ in (await redis.xrange(STREAM))[1:]:
+        await redis.zadd("hfxbus:wait:s:g", {entry: time.time() + 3_600})
+    assert await begun_alone(jobs, redis, 1) == [2]
+
+
+async def begun_alone(jobs: Jobs, redis: Any, many: int) -> list[int]:
+    """Return the numbers of the attempts that a consumer begins of what a dead one has left, one after the other."""
+    one, held = consumer(concurrency=5), Held()
+    one.job("s")(held)
+    held.let()
+    async with working(jobs, one):
+        await eventually(lambda: completed(redis, many))
+    return [number for _, number in held.begun]
 
 
 async def test_a_consumer_that_dies_twice_under_its_name_is_judged_by_what_it_had_each_time(

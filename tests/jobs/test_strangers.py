@@ -97,6 +97,24 @@ async def _nothing(job: Attempt) -> None:
     pass
 
 
+def test_what_came_back_meanwhile_is_not_handed_back_again() -> None:
+    """The reply to a hand-back was lost, and the consumer has another attempt at the same job."""
+    outcomes, rest = Outcomes(), [""] * 10
+    given: dict[str, list[Any]] = {
+        "done": ["1", 1, "done", *rest],
+        "back": ["2", 2, "back", *rest],
+        "unread": ["3", 1, "unread", *rest],
+        "few": ["4", "", "J", "P"],
+        "kept": ["5", 1, "back", *rest],
+    }
+    for name, words in given.items():
+        outcomes.add(cast(Attempt, name), words, 1, None, None)
+    outcomes.drop_hand_backs(lambda attempt: str(attempt) != "kept")
+    assert [*map(str, outcomes.attempts)] == ["done", "few", "kept"]
+    assert outcomes.words == given["done"] + given["few"] + given["kept"]
+    assert outcomes.many == 3
+
+
 def test_what_is_settled_at_once_has_a_bound() -> None:
     def fitting(size: int) -> int:
         outcomes, attempt = Outcomes(), cast(Attempt, None)

@@ -106,12 +106,12 @@ local function undeliver(entries)
   for _, each in ipairs(call('XINFO', 'GROUPS', stream)) do
     if named(each).name == group then of_group = named(each) end
   end
-  local last, read, back = of_group['last-delivered-id'], of_group['entries-read'], {}
+  local position, read, back = of_group['last-delivered-id'], of_group['entries-read'], {}
   table.sort(entries, function(one, other) return is_after(one, other) end)
   for _, entry in ipairs(entries) do
-    if entry == last then
+    if entry == position then
       local before = call('XREVRANGE', stream, '(' .. entry, '-', 'COUNT', 1)[1]
-      last = before and before[1] or '0-0'
+      position = before and before[1] or '0-0'
       back[#back + 1] = entry
     else
       set_free(entry)
@@ -119,8 +119,8 @@ local function undeliver(entries)
     end
   end
   if #back == 0 then return end
-  if read then call('XGROUP', 'SETID', stream, group, last, 'ENTRIESREAD', string.format('%d', math.max(0, read - #back)))
-  else call('XGROUP', 'SETID', stream, group, last) end
+  if read then call('XGROUP', 'SETID', stream, group, position, 'ENTRIESREAD', string.format('%d', math.max(0, read - #back)))
+  else call('XGROUP', 'SETID', stream, group, position) end
   for _, entry in ipairs(back) do call('XACK', stream, group, entry) end
   call('PUBLISH', control, 'read')
 end
@@ -160,9 +160,9 @@ while place <= #words do
   elseif waiting and call('ZSCORE', wait, entry) then  -- it was ended before, and the reply was lost
     ended[#ended + 1] = 0
   elseif has_tries and outcome == 'back' and seconds == '0' and call('HEXISTS', tries, entry .. ':suspect') == 1 then
-    local many, out = string.match(call('HGET', tries, entry .. ':suspect'), '^(%d+)( ?)')
+    local together, out = string.match(call('HGET', tries, entry .. ':suspect'), '^(%d+)( ?)')
     if out ~= '' then  -- it stays a suspect, and is left to who may have such
-      call('HSET', tries, entry .. ':suspect', string.format('%d', many))
+      call('HSET', tries, entry .. ':suspect', string.format('%d', together))
       call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', LEFT_MS, 'RETRYCOUNT', attempt, 'JUSTID')
       is_back = true
     end
