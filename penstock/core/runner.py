@@ -145,15 +145,18 @@ class Runner(Generic[I]):
         self._waking -= 1
         try:
             while self._workers <= self.concurrency + len(self._released):
-                while self._is_others_turn():
+                while monotonic() > (self._turn_ends or self._begin_turn()):
                     await asyncio.sleep(0)
                 item = self._next()
                 if item is None:
+                    if not self.running:
+                        self.idle.set()
                     self._resting.append(resting := self._loop.create_future())
                     await resting
                     self._waking -= 1
                     continue
-                self.idle.clear()
+                if self.idle.is_set():
+                    self.idle.clear()
                 self._busy += 1
                 self.running[item] = task
                 try:
@@ -166,17 +169,17 @@ class Runner(Generic[I]):
                     break
         finally:
             self._workers -= 1
+            if not self.running:
+                self.idle.set()
             self.resume()
 
-    def _is_others_turn(self) -> bool:
-        """Return whether handlers have had their share of this turn of the event loop."""
-        if self._turn_ends:
-            return monotonic() > self._turn_ends
+    def _begin_turn(self) -> float:
+        """Return when handlers have had their share of this turn of the event loop."""
         self._turn_ends = monotonic() + TURN_SECONDS
-        self._loop.call_soon(self._begin_turn)
-        return False
+        self._loop.call_soon(self._end_turn)
+        return self._turn_ends
 
-    def _begin_turn(self) -> None:
+    def _end_turn(self) -> None:
         self._turn_ends = 0.0
 
     def _end(self, item: I) -> None:
@@ -190,8 +193,6 @@ class Runner(Generic[I]):
             if not self._suspected and not self.suspects and self._settled:
                 self._settling = True
                 self._tasks.begin(self._settle(self._settled))
-        if not self.running:
-            self.idle.set()
         self._changed()
 
     async def _settle(self, settled: Callable[[], Awaitable[None]]) -> None:

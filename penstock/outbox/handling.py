@@ -174,8 +174,12 @@ class Handling:
         """Have one message handled; end by its cancellation alone."""
         waiting = attempt.waiting
         try:
-            if self._handlers.of(waiting.keys):
-                await self._handle(waiting)
+            if handlers := self._handlers.of(waiting.keys):
+                message = Message(waiting)
+                for handler in handlers:
+                    result = handler(message)
+                    if result is not None and isawaitable(result):
+                        await result
                 self._finished.append(waiting.seq)
             else:
                 self._upcoming.put_back(waiting.seq)
@@ -194,13 +198,6 @@ class Handling:
     def _is_cancelled(self) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
-
-    async def _handle(self, waiting: Waiting) -> None:
-        message = Message(waiting)
-        for handler in self._handlers.of(waiting.keys):
-            result = handler(message)
-            if result is not None and isawaitable(result):
-                await result
 
     def _is_last(self, attempts: int) -> bool:
         return self._attempts is not None and attempts >= self._attempts
