@@ -77,6 +77,7 @@ METRICS_COMMANDS: Final = CONNECT_COMMANDS | frozenset(
 
 FOUND_KEYS: Final = (
     "*:consumers",
+    "*:consumers:steps",
     *(f"bus:queue:*:{part}" for part in ("metadata", "msgid", "consumer")),
     *(f"hfxbus:{kind}:*" for kind in ("str", "later", "repeats", "dead", "paused", "wait")),
 )

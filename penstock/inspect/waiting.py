@@ -221,11 +221,15 @@ async def read_lists(redis: "Redis", names: Sequence[str]) -> list[Waiting]:
         for name, waiting, each in zip(names, replies[::2], replies[1::2], strict=True)
         if each is not None
     ]
-    held = iter(await _replies(redis, [("LLEN", f"{name}:consumer:{id}") for name, _, ends in read for id in ends]))
+    consumers = [(name, id) for name, _, ends in read for id in ends]
+    held = iter(await _replies(redis, [("LLEN", f"{name}:consumer:{id}") for name, id in consumers]))
+    states = iter(await _replies(redis, [("HGET", f"{name}:consumers:steps", id) for name, id in consumers]))
     found = []
     for name, waiting, ends in read:
         in_hand = sum(next(held) or 0 for _ in ends)
-        found.append(Waiting("lists", name, "", waiting, in_hand, workers=sum(end > now for end in ends.values())))
+        are_gone = [decoded(next(states) or b"").startswith("gone:") for _ in ends]  # others remember them meanwhile
+        workers = sum(end > now and not is_gone for end, is_gone in zip(ends.values(), are_gone, strict=True))
+        found.append(Waiting("lists", name, "", waiting, in_hand, workers=workers))
     return found
 
 

@@ -164,6 +164,15 @@ async def test_keys_of_others_are_no_lists(redis: Redis, redis_url: str) -> None
     assert await waiting_at(redis, {}) == {}
 
 
+async def test_a_consumer_that_is_gone_is_no_worker_though_others_remember_it(redis: Redis) -> None:
+    ahead = (time.time() + 100) * 1e6
+    await redis.rpush("orders", "a")
+    await redis.zadd("orders:consumers", {"dead": ahead, "living": ahead})
+    await redis.hset("orders:consumers:steps", mapping={"dead": "gone:17", "living": "7 idle"})
+    [row] = (await waiting_at(redis, {}))[""]
+    assert (row.queue, row.waiting, row.workers) == ("orders", 1, 1)
+
+
 async def test_a_list_is_remembered_while_something_waits_and_forgotten_a_day_after(
     redis: Redis, redis_url: str
 ) -> None:

@@ -6,8 +6,7 @@
 -- WITH types: wrong_type
 -- WITH failures: failures_of set_failures
 -- KEYS working     list  the caller's; nothing is done unless it is empty
--- KEYS consumers   zset  consumers of the source, by the end of their lease (us since the epoch); those that are gone by when to
---                        look again, below 0, where no lease ends
+-- KEYS consumers   zset  consumers of the source, by the end of their lease (us since the epoch)
 -- KEYS steps       hash  number of the last step of each consumer, and `idle` behind it while it has nothing in hand, `each` while
 --                        it settles each message before the next; `gone:<us>` since another one has adopted its messages
 -- KEYS orphans...  list  what each of them has taken and not settled
@@ -40,7 +39,7 @@ for place, orphan in ipairs(orphans) do
       call('HDEL', steps, dead[place])
     else
       local next_look = now + math.max(again, (now - (since or now)) / 2)
-      call('ZADD', consumers, string.format('-%d', next_look), dead[place])
+      call('ZADD', consumers, string.format('%d', next_look), dead[place])
       call('HSET', steps, dead[place], since and 'gone:' .. since or string.format('gone:%d', now))
     end
     if adopted > 0 then return {adopted, place} end

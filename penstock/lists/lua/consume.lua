@@ -8,7 +8,7 @@
 -- WITH failures: failures_of set_failures
 -- KEYS source     list   what publishers push to (newest at the head)
 -- KEYS working    list   what the consumer has taken and not settled (oldest at the tail)
--- KEYS consumers  zset   consumers of the source, by the end of their lease (us since the epoch); below 0: see `adopt.lua`
+-- KEYS consumers  zset   consumers of the source, by the end of their lease (us since the epoch)
 -- KEYS steps      hash   number of the last step of each consumer, and `idle` behind it while it has nothing in hand, only what
 --                        it cannot settle, `each` while it settles each message; `gone:<us>` since others have its messages
 -- KEYS letters?   list   dead letters, JSON
@@ -102,7 +102,7 @@ while count > 0 do
   count = several(working, #found, math.min(here, batch) - #found, bytes)
 end
 local ended = {}
-if here == 0 then ended = call('ZRANGEBYSCORE', consumers, string.format('(-%d', now), string.format('(%d', now), 'LIMIT', 0, 100) end
+if here == 0 then ended = call('ZRANGEBYSCORE', consumers, '-inf', string.format('(%d', now), 'LIMIT', 0, 100) end
 if #ended == 0 and (here == 0 or here == 1 and waited == '1') then
   take(source, working, found, math.min(batch - #found, call('LLEN', source)), bytes)
 end
