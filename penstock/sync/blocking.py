@@ -6,8 +6,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
-from penstock.bus.handing import Handing
-from penstock.bus.provider import CONCURRENCY
+from penstock.bus.consumption import Dispatcher
+from penstock.bus.service import CONCURRENCY
 from penstock.sync.handlers import Handlers
 from penstock.sync.portal import Portal
 
@@ -83,4 +83,4 @@ def _unwrap(value: Any) -> Any:
 
 async def _result(call: Callable[[], Any]) -> Any:
     result = call()
-    return await result if inspect.isawaitable(result) and not isinstance(result, Handing) else result
+    return await result if inspect.isawaitable(result) and not isinstance(result, Dispatcher) else result

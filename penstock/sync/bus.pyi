@@ -197,7 +197,7 @@ class Service:
     def disconnect(self, grace: float = 0.0) -> None: ...
 
 class Request:
-    """As ``penstock.bus.request.Request``."""
+    """As ``penstock.bus.requests.Request``."""
 
     data: Any
     id: Any
@@ -242,7 +242,7 @@ class FederatedQueue:
     def is_ready(self) -> bool: ...
 
 class FederatedConsumption:
-    """As ``penstock.bus.federation.consumption.FederatedConsumption``."""
+    """As ``penstock.bus.federation.queue.FederatedConsumption``."""
 
     def start(self) -> Self: ...
     def stop(self) -> None: ...
