@@ -3,7 +3,7 @@
 from penstock.bus.bus import Bus
 from penstock.bus.channel import Channel
 from penstock.bus.consumption import Consumption
-from penstock.bus.message import Message
+from penstock.bus.message import Message, Peeked
 from penstock.bus.persistable import Persistable
 from penstock.bus.placement import Placement
 from penstock.bus.pubsub import PubSub
@@ -16,6 +16,7 @@ __all__ = [
     "Channel",
     "Consumption",
     "Message",
+    "Peeked",
     "Persistable",
     "Placement",
     "PubSub",

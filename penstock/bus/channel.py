@@ -18,6 +18,7 @@ from penstock.bus.keys import check_attaching, check_id
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode
 from penstock.bus.queue import Queue
+from penstock.core.objects import method
 
 CONNECT: Final = b":1:"
 MESSAGE: Final = b":2:"
@@ -146,6 +147,7 @@ class Channel(Emitter):
         return super().once(event, handler)
 
     @property
+    @method("isAttached", plain=False)
     def is_attached(self) -> bool:
         """Return whether this end is connected; nobody knows it of a peer that has died."""
         return self._outgoing is not None
@@ -155,6 +157,7 @@ class Channel(Emitter):
         """Return whether the other end said that it connected, and not that it left."""
         return self._remote_is_connected
 
+    @method("connect", also=("attach",), plain=False)
     async def connect(self, **options: Any) -> None:
         """Connect: consume the queue of the role ``local``, tell the other end, and take what it sent meanwhile.
 
@@ -164,6 +167,7 @@ class Channel(Emitter):
 
     attach = connect
 
+    @method("listen", plain=False)
     async def listen(self, **options: Any) -> None:
         """As ``connect``, with both roles exchanged: so that neither end needs to name them."""
         await self._open(self.remote, self.local, options)
@@ -173,10 +177,12 @@ class Channel(Emitter):
     @overload
     async def send(self, message: Any, *, json: bool) -> int: ...
 
+    @method("send", again=False, plain=False)
     async def send(self, message: Any, *, json: bool = False) -> int:
         """Send a message; it waits for the other end if that is away. Return its id. Raise as ``Queue.push`` does."""
         return await self._connected().push(MESSAGE + as_payload(message, json=json))
 
+    @method("sendTo", again=False, plain=False)
     async def send_to(self, endpoint: str, message: Payload | Any, *, json: bool = False) -> int:
         """Send a message to the role ``endpoint`` without connecting."""
         check_role(endpoint)
@@ -192,6 +198,7 @@ class Channel(Emitter):
         outgoing = self._connected()
         return self._handover.messages(lambda: self._outgoing is outgoing)
 
+    @method("ack", plain=False)
     def ack(self, id: int) -> "asyncio.Future[None]":  # the word for it
         """Acknowledge all messages up to ``id``; ignored unless the channel is ``reliable``."""
         if self._incoming is None:
@@ -207,12 +214,14 @@ class Channel(Emitter):
             for each in self._incoming.consumptions:
                 each.take_back(Message(MESSAGE + message.body, message.id, self._incoming))
 
+    @method("disconnect", also=("detach",), plain=False)
     async def disconnect(self) -> None:
         """Leave, and tell the other end. The channel lives on; messages sent meanwhile wait."""
         await self._close(DISCONNECT)
 
     detach = disconnect
 
+    @method("end", again=False, plain=False)
     async def end(self) -> None:
         """End the channel for both ends: tell the other one, which then disconnects."""
         await self._close(END)

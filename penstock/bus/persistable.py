@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,7 +15,7 @@ from penstock.base.log import Log
 from penstock.bus.host import Host
 from penstock.bus.keys import MAX_TTL, is_whole, object_key
 from penstock.bus.scripts import SAVE
-from penstock.core.instance import Instance
+from penstock.core.objects import method
 
 TTL: Final = 60
 """Seconds that an object lives that was saved and is not kept alive."""
@@ -23,15 +24,41 @@ MASK: Final = "**********"
 _log: Final = Log("penstock.bus")
 
 
+class Store:
+    """The fields of the object ``key`` on its server, as JSON."""
+
+    def __init__(self, bus: Host, key: str) -> None:
+        self.bus, self.key = bus, key
+
+    @method("pread", plain=False)
+    async def read(self) -> dict[str, bytes]:
+        """Return all fields; none if the object does not exist."""
+        words = await (await self.bus.home(self.key, anew=True)).command("HGETALL", encoded(self.key))
+        return dict(zip(map(decoded, words[::2]), words[1::2], strict=True))
+
+    @method("pwrite", plain=False)
+    async def write(self, texts: Mapping[str, str], ttl: int, *, whole: bool) -> bool:
+        """Write ``texts``, to live for ``ttl`` seconds; return False if they are not the ``whole``, and it is gone."""
+        words = [encoded(word) for pair in texts.items() for word in pair]
+        home = await self.bus.home(self.key)
+        return bool(await home.run(SAVE, object=encoded(self.key), ttl=ttl, whole=int(whole), fields=words))
+
+    @method("ptouch", plain=False)
+    async def touch(self, ttl: int) -> bool:
+        """Let it live for ``ttl`` seconds from now; return False if it does not exist."""
+        return bool(await (await self.bus.home(self.key)).command("EXPIRE", encoded(self.key), ttl))
+
+
 class Persistable:
     """An object with ``save`` and ``load``: ``value`` is it, a dataclass, a pydantic model, or any object with fields.
 
     It lives for 60 s after a ``save`` unless ``persist`` keeps it alive.
     """
 
-    def __init__(self, bus: Host, name: str, value: Any, fields: list[str] | None) -> None:
+    def __init__(self, bus: Host, name: str, value: Any, fields: list[str] | None, store: Store | None = None) -> None:
         self.name, self.value, self.seconds = name, value, TTL
         self._bus, self._key = bus, object_key(name)
+        self._store = store or Store(bus, self._key)
         if isinstance(value, type):
             raise WrongCall(f"expected an object, found the class {value.__name__}: pass {value.__name__}(...)")
         types = _types(value)
@@ -63,8 +90,8 @@ class Persistable:
                 self._check_finite(name)
             if MASK in text and self._types[name].validate_json(text) != getattr(self.value, name):
                 raise WrongCall(f"field {name} of {self._key} holds a secret, which is masked in JSON: keep it as str")
-        if not await self._write(changed, whole=len(changed) == len(texts)):
-            await self._write(texts, whole=True)
+        if not await self._store.write(changed, self.seconds, whole=len(changed) == len(texts)):
+            await self._store.write(texts, self.seconds, whole=True)
         self._clean |= texts
         return True
 
@@ -75,7 +102,7 @@ class Persistable:
         breaks a constraint of its own, as ``Field(gt=0)``; validators of a whole model are not called. Raise
         ``WrongCall`` if a field cannot be set.
         """
-        found = await self._read()
+        found = await self._store.read()
         values, clean = dict[str, Any](), dict[str, str]()
         for name, kind in self._types.items():
             text = found.get(name, b"undefined")
@@ -125,16 +152,6 @@ class Persistable:
         """Return the names of the fields that are kept."""
         return [*self._types]
 
-    async def _write(self, texts: dict[str, str], *, whole: bool) -> bool:
-        """Write ``texts``; return False if they are not the ``whole`` object, and it does not exist."""
-        words = [word for name, text in texts.items() for word in (encoded(name), text.encode())]
-        named = {"object": encoded(self._key), "ttl": self.seconds, "whole": int(whole), "fields": words}
-        return bool(await (await self._home()).run(SAVE, **named))
-
-    async def _read(self) -> dict[str, bytes]:
-        words = await (await self._home(anew=True)).command("HGETALL", encoded(self._key))
-        return dict(zip(map(decoded, words[::2]), words[1::2], strict=True))
-
     def _texts(self) -> dict[str, str]:
         texts = dict[str, str]()
         for name, kind in self._types.items():
@@ -149,17 +166,10 @@ class Persistable:
         if not _is_finite(self._types[name].dump_python(getattr(self.value, name))):
             raise WrongCall(f"field {name} of {self._key}: expected a JSON value, found NaN or infinity")
 
-    async def _home(self, *, anew: bool = False) -> Instance:
-        return await self._bus.home(self._key, anew=anew)
-
-    async def _touch(self) -> bool:
-        """Let it live for ``seconds`` from now; return False if it does not exist."""
-        return bool(await (await self._home()).command("EXPIRE", encoded(self._key), self.seconds))
-
     async def _keep_alive(self) -> None:
-        if not await self._touch() and self._clean:
+        if not await self._store.touch(self.seconds) and self._clean:
             _log.warning("object lost: written again", object=self.name)
-            await self._write(self._clean, whole=True)
+            await self._store.write(self._clean, self.seconds, whole=True)
 
     async def _keep(self) -> None:
         while True:

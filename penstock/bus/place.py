@@ -15,6 +15,7 @@ from penstock.bus.keys import QueueKeys, available_channel, check_attaching, lea
 from penstock.bus.scripts import ATTACH
 from penstock.core.instance import Instance
 from penstock.core.link import Outage, again
+from penstock.core.objects import method
 from penstock.core.script import Script
 from penstock.core.wire import Reply
 
@@ -72,6 +73,7 @@ class Place(Emitter):
         """Whether an ``attach`` that has returned goes on."""
 
     @property
+    @method("isAttached", plain=False)
     def is_attached(self) -> bool:
         """Return whether messages can be pushed and consumed."""
         return self._ready.is_set()
@@ -121,6 +123,7 @@ class Place(Emitter):
                 await each.note_moved(instance)
             return True
 
+    @method("attach", plain=False)
     async def attach(self, *, ttl: int = 30, maxsize: int = 0, discoverable: bool = False) -> bool:
         """Create the queue, or join it with the ttl and maxsize that it has; return whether it existed.
 

@@ -7,6 +7,7 @@ from penstock.base.payload import Payload, as_payload
 from penstock.bus.events import Emitter
 from penstock.bus.host import Host
 from penstock.bus.keys import topic_channel
+from penstock.core.objects import method
 
 
 class PubSub(Emitter):
@@ -24,10 +25,12 @@ class PubSub(Emitter):
         self._is_wanted = False
 
     @property
+    @method("isSubscribed", plain=False)
     def is_subscribed(self) -> bool:
         """Return whether what is published now comes here: not while the server is away."""
         return self._is_wanted and self._bus.first.subscriber.hears(self._channel)
 
+    @method("subscribe", also=("attach",), plain=False)
     async def subscribe(self) -> None:
         """Call the handlers of ``message`` from now on; messages sent while the server is away are missed."""
         self._bus.check_connected()
@@ -43,6 +46,7 @@ class PubSub(Emitter):
             raise
         self.emit("subscribed")
 
+    @method("unsubscribe", also=("detach",), plain=False)
     async def unsubscribe(self) -> None:
         """Call no handlers any more."""
         if self._is_wanted:
@@ -60,6 +64,7 @@ class PubSub(Emitter):
     @overload
     async def publish(self, message: Any, *, json: bool) -> int: ...
 
+    @method("publish", again=False, plain=False)
     async def publish(self, message: Any, *, json: bool = False) -> int:
         """Send a message, bytes, text, or with ``json`` any value; return how many clients got it.
 

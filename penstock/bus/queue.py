@@ -1,5 +1,7 @@
 """A queue: attach to it, push, consume, acknowledge, describe, close."""
 
+# mypy: disable-error-code="empty-body"
+
 import asyncio
 from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
@@ -12,18 +14,61 @@ from penstock.base.payload import Payload, as_payload, checked
 from penstock.bus.consumption import Acks, Consumption
 from penstock.bus.fallback import BusOutbox, StoredPushes
 from penstock.bus.host import Host
-from penstock.bus.keys import CLOSED, MAX_TTL, check_field, check_id, whole
+from penstock.bus.keys import CLOSED, MAX_TTL, check_field, check_id, is_whole, whole
+from penstock.bus.message import PEEKED, Peeked
 from penstock.bus.mode import Mode, ModeOptions, running
 from penstock.bus.place import Place
 from penstock.bus.pushes import Pushes
-from penstock.bus.scripts import CLOSE, DESCRIBE, FLUSH
-from penstock.core.batches import payload_batches
+from penstock.bus.scripts import CLOSE, DESCRIBE, FLUSH, READ
+from penstock.core.batches import MAX_BYTES, payload_batches
+from penstock.core.objects import method
 
+MAX_PEEKED: Final = 1_000
+"""Maximum number of messages of one ``peek``."""
 OWN_FIELDS: Final = frozenset({"moving", "source", "discover", "last_consumer", "restored"})
 """Fields of the metadata that nobody else may set."""
 
 
-class Queue(Place):
+class QueueMethods:
+    """What a queue is asked, here and at another site; it need not be attached to."""
+
+    @method("find")
+    async def find(self) -> str | None:
+        """Return where the queue is: ``local``, or the URL of another site; None if it is not known."""
+
+    @method("ttl", early=False)
+    async def ttl(self) -> int | None:
+        """Return the ttl (s) of the queue; None if it does not exist."""
+
+    @method("maxsize", early=False)
+    async def maxsize(self) -> int | None:
+        """Return the most messages that it may hold, 0 without limit; None if it does not exist."""
+
+    @method("metadata", early=False)
+    async def metadata(self) -> dict[str, str]:
+        """Return all fields of the metadata; empty if the queue does not exist."""
+
+    @method("exists")
+    async def exists(self) -> bool:
+        """Return whether the queue exists."""
+
+    @method("count", early=False)
+    async def count(self) -> int:
+        """Return how many messages wait."""
+
+    @method("flush", early=False, again=False)
+    async def flush(self) -> None:
+        """Delete all messages, those that are not acknowledged, too. Ids go on where they were.
+
+        Raise ``Unconfirmed`` if the connection was lost before the reply: a second call could delete what came since.
+        """
+
+    @method("peek", since=2, gives=PEEKED)
+    async def peek(self, most: int = 1) -> list[Peeked]:
+        """Return the oldest messages, at most ``most``, fewer once they have 1 MiB together, and leave them there."""
+
+
+class Queue(Place, QueueMethods):
     """One queue of a bus, by name. Its messages have ids 1, 2, 3, ...
 
     Events: ``attaching``, ``attached`` (whether it existed), ``detaching``, ``detached``, ``consuming`` (True or
@@ -47,10 +92,12 @@ class Queue(Place):
         return self._acks.consumptions
 
     @property
+    @method("isConsuming", plain=False)
     def is_consuming(self) -> bool:
         """Return whether messages are being consumed."""
         return any(each.runs for each in self.consumptions)
 
+    @method("detach", plain=False)
     async def detach(self) -> None:
         """Leave the queue, once all pushes are sent: it lives on for its ttl, or while others are attached.
 
@@ -81,6 +128,7 @@ class Queue(Place):
     @overload
     def push(self, message: Any, *, json: bool) -> "asyncio.Future[int]": ...
 
+    @method("push", again=False, plain=False)
     def push(self, message: Any, *, json: bool = False) -> "asyncio.Future[int]":
         """Push one message; the result is its id. It is sent at once, and those after it together.
 
@@ -102,6 +150,7 @@ class Queue(Place):
     @overload
     async def push_many(self, messages: Iterable[Any] | AsyncIterable[Any], *, json: bool) -> list[int]: ...
 
+    @method("pushAll", again=False, since=1, plain=False)
     async def push_many(self, messages: Iterable[Any] | AsyncIterable[Any], *, json: bool = False) -> list[int]:
         """Push all of ``messages`` in order, in batches; return their ids. Raise as ``push`` does."""
         self.bus.check_connected()
@@ -113,6 +162,7 @@ class Queue(Place):
             raise Full(f"{error}; {len(ids):,} were pushed", ids) from None
         return ids
 
+    @method("consume", plain=False)
     def consume(self, **options: Unpack[ModeOptions]) -> Consumption:
         """Consume messages, oldest first: ``async for message in queue.consume():``, or ``await queue.consume()`` to
         have the handlers of ``message`` called. It ends with ``stop``, after ``limit`` messages, or when the queue is
@@ -143,11 +193,13 @@ class Queue(Place):
             self._acks.last_reliable = consumption.claim
         return consumption
 
+    @method("stop", plain=False)
     async def stop(self) -> None:
         """End the consumption: no message is handed out after this, and those that were taken for it go back."""
         for each in tuple(self.consumptions):
             await each.stop()
 
+    @method("ack", plain=False)
     def ack(self, id: int) -> "asyncio.Future[None]":  # the word for it
         """Acknowledge all messages up to ``id``; ignored while messages are consumed without ``reliable``.
 
@@ -157,6 +209,7 @@ class Queue(Place):
         check_id(id)
         return self._acks.ack(id)
 
+    @method("close", again=False, plain=False)
     async def close(self) -> None:
         """Destroy the queue with its messages. Everybody attached to it hears ``closed``; their next push fails.
 
@@ -171,40 +224,46 @@ class Queue(Place):
         self.emit("closed")
 
     async def flush(self) -> None:
-        """Delete all messages, those that are not acknowledged, too. Ids go on where they were.
-
-        Raise ``Unconfirmed`` if the connection was lost before the reply: a second call could delete what came since.
-        """
         metadata, messages, _, toack = self.keys
         await self.call_once(FLUSH, metadata=metadata, messages=messages, toack=toack)
 
     async def count(self) -> int:
-        """Return how many messages wait."""
         return int(await (await self.home()).command("LLEN", self.keys.messages)) // 2
 
     async def ttl(self) -> int | None:
-        """Return the ttl (s) of the queue; None if it does not exist."""
         return parse_whole(await self.get_metadata("ttl"))
 
     async def maxsize(self) -> int | None:
-        """Return the most messages that it may hold, 0 without limit; None if it does not exist."""
         return parse_whole(await self.get_metadata("maxsize"))
 
     async def find(self) -> str | None:
-        """Return where the queue is: ``local``, or the URL of another site; None if it is not known."""
         return await self.get_metadata("source")
 
     async def metadata(self) -> dict[str, str]:
-        """Return all fields of the metadata; empty if the queue does not exist."""
         words = await (await self.home()).command("HGETALL", self.keys.metadata)
         return decoded_fields(dict(zip(words[::2], words[1::2], strict=True)))
 
+    async def peek(self, most: int = 1) -> list[Peeked]:
+        if not is_whole(most, 1, MAX_PEEKED):
+            raise WrongCall(f"peek({most!r}): expected a number of messages from 1 to {MAX_PEEKED:,}")
+        metadata, messages, msgid, _ = self.keys
+        named: dict[str, Any] = {"metadata": metadata, "messages": messages, "msgid": msgid}
+        named |= {"index": 0, "last": 0, "digest": "", "most": int(most), "bytes": MAX_BYTES}
+        try:
+            _, _, *found = await self.call(READ, **named)
+        except Gone:
+            return []
+        words = [word for each in found for word in each]
+        return [Peeked(body, whole(id_) or 0) for id_, body in zip(words[::2], words[1::2], strict=True)]
+
+    @method("metadata", early=False, plain=False)
     async def get_metadata(self, field: str) -> str | None:
         """Return one field of the metadata; None if it does not exist."""
         check_field(field)
         found = await (await self.home()).command("HGET", self.keys.metadata, encoded(field))
         return None if found is None else decoded(found)
 
+    @method("metadata", early=False, plain=False)
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """Set ``fields`` of the metadata, and leave the others as they are.
 

@@ -29,7 +29,7 @@ class Access:
         self._secrets = [_digest(each) for each in settings.secrets]
         self._names = {type_: getattr(settings, field) for type_, field in FIELDS.items()}
         self._methods = settings.methods
-        self._allowed: dict[tuple[str, str], bool] = {}
+        self._allowed: dict[tuple[str, str, str], bool] = {}
 
     def place_of(self, secret: str) -> int | None:
         """Return which of the secrets it is, 0 for the newest, None for another; the time does not depend on it."""
@@ -51,13 +51,13 @@ class Access:
                 patterns = [pattern for pattern in patterns or () if pattern.startswith(f"{kind}:")]
         return any(fnmatchcase(name, pattern) for pattern in patterns or ())
 
-    def allows_method(self, type_: str, method: str) -> bool:
-        """Return whether a peer may call ``method`` of such an object."""
-        known = self._allowed.get((type_, method))
+    def allows_method(self, type_: str, wire: str, name: str) -> bool:
+        """Return whether a peer may call a method of such an object, by its name on the wire or in Python."""
+        known = self._allowed.get((type_, wire, name))
         if known is None:
-            names = (method, f"{type_}.{method}")
-            known = method in ALWAYS or any(fnmatchcase(name, each) for each in self._methods for name in names)
-            self._allowed[type_, method] = known
+            names = (wire, name, f"{type_}.{wire}", f"{type_}.{name}")
+            known = wire in ALWAYS or any(fnmatchcase(each, pattern) for pattern in self._methods for each in names)
+            self._allowed[type_, wire, name] = known
         return known
 
 

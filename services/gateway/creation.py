@@ -1,10 +1,9 @@
 """The first message of a channel: which object a peer asks for."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.base.errors import Unauthorized, WrongCall
-from penstock.bus.federation.frames import METHODS, loaded
+from penstock.bus.federation.frames import loaded
 from services.gateway.served import Peer, Served
 from services.gateway.served_channel import ServedChannel
 from services.gateway.served_object import ServedObject
@@ -14,7 +13,7 @@ from services.gateway.served_topic import ServedTopic
 MAX_NAMES: Final = 100
 MAX_NAME: Final = 1_000
 """Maximum number of methods that a creation message names, and most characters of a name."""
-CLASSES: Final[dict[str, Callable[[Peer, bytes, list[Any], list[str], bool], Served]]] = {
+CLASSES: Final[dict[str, type[ServedQueue | ServedChannel | ServedTopic | ServedObject]]] = {
     "queue": ServedQueue,
     "channel": ServedChannel,
     "pubsub": ServedTopic,
@@ -31,8 +30,8 @@ def created(peer: Peer, channel: bytes, data: bytes) -> tuple[Served, str | None
     if not isinstance(message, dict):
         raise WrongCall("a creation message is an object")
     type_, names, args = message.get("type"), message.get("methods"), message.get("args")
-    if not isinstance(type_, str) or type_ not in METHODS:
-        raise WrongCall(f"there is no type {str(type_)[:100]!r}: expected one of {', '.join(METHODS)}")
+    if not isinstance(type_, str) or type_ not in CLASSES:
+        raise WrongCall(f"there is no type {str(type_)[:100]!r}: expected one of {', '.join(CLASSES)}")
     if not isinstance(names, list) or len(names) > MAX_NAMES or not all(map(_is_name, names)):
         raise WrongCall(f"methods: expected at most {MAX_NAMES} names")
     if not isinstance(args, list) or not args or not _is_name(args[0]):

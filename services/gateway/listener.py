@@ -20,7 +20,7 @@ from penstock.base.errors import PenstockError, Unavailable
 from penstock.base.listening import bound
 from penstock.base.log import Seldom
 from penstock.bus import Bus
-from penstock.bus.federation.frames import HEADER, MAX_FRAME_HEADER
+from penstock.bus.federation.frames import HEADER, MAX_FRAME_HEADER, VERSION
 from penstock.core.certificates import Certificates
 from services.gateway.access import Access
 from services.gateway.login import Login, chosen
@@ -153,7 +153,7 @@ class Listener:
 
     def _announce(self, _: ServerConnection, request: Request, response: Response) -> None:
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            response.headers[HEADER] = "1"
+            response.headers[HEADER] = str(VERSION)
             response.headers[MAX_FRAME_HEADER] = str(self.settings.max_frame)
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:

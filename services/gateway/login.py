@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from penstock.base.log import Seldom
-from penstock.bus.federation.frames import SUBPROTOCOL
+from penstock.bus.federation.frames import SUBPROTOCOL, VERSION
 from services.gateway.access import Access
 from services.gateway.settings import Settings
 
@@ -50,7 +50,7 @@ class Login:
             message = json.loads(frame) if len(frame) <= MAX_SECRET_FRAME else None
             secret = message.get("secret") if isinstance(message, dict) else None
             if isinstance(secret, str) and self._knows(secret):
-                await connection.send('{"ok":true}')
+                await connection.send(json.dumps({"ok": True, "version": VERSION}))
                 return True
         except (TimeoutError, ValueError, RecursionError):
             pass

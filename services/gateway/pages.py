@@ -11,6 +11,7 @@ STATIC: Final = files(__package__) / "static"
 PAGES: Final = {
     "/": ("index.html", "text/html"),
     "/try.css": ("try.css", "text/css"),
+    "/bus.d.ts": ("bus.d.ts", "text/plain"),
     **{f"/{name}": (name, "text/javascript") for name in ("try.js", "bus.js")},
 }
 POLICY: Final = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' ws: wss:"

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final, Protocol
 
 import structlog
@@ -11,7 +12,8 @@ from redis.exceptions import RedisError
 from penstock.base.errors import PenstockError, Unauthorized, WrongCall
 from penstock.bus import Bus
 from penstock.bus.events import Emitter
-from penstock.bus.federation.frames import Call, event_line, parsed_call
+from penstock.bus.federation.frames import VERSION, Call, event_line, parsed_call
+from penstock.core.objects import Row
 from penstock.core.tasks import begin
 from services.gateway.access import Access
 from services.gateway.settings import Settings
@@ -90,6 +92,8 @@ class Served:
     """
 
     TYPE: ClassVar[str]
+    ROWS: ClassVar[Mapping[str, Row]]
+    """Its methods by their names on the wire."""
     immediate: ClassVar[frozenset[str]] = frozenset({"on", "once"})
 
     def __init__(self, peer: Peer, channel: bytes, name: str, names: list[str]) -> None:
@@ -103,13 +107,11 @@ class Served:
         self._worker: asyncio.Task[None] | None = None
 
     def take(self, rows: list[dict[str, Any]]) -> None:
-        """Carry out the calls of some lines. Raise ``ValueError`` for what is no call, ``NoSuchMethod``."""
+        """Carry out the calls of some lines. Raise ``ValueError`` for what is no call."""
         for row in rows:
             call = parsed_call(row, self.names)
             if call is None:
                 continue
-            if call.method not in self.methods:
-                raise NoSuchMethod(f"{self.TYPE} {self.name}: there is no method {call.method[:100]!r}")
             self.peer.count("calls")
             if call.method in self.immediate and not self._calls and self._worker is None:
                 self._begin(call)
@@ -197,10 +199,25 @@ class Served:
         """Return what a peer hears of ``error``: nothing that names a server behind the gateway, which is logged."""
         return self.peer.gateway.told(error, object=self.name, method=method)
 
-    def check_allowed(self, method: str) -> None:
-        """Raise ``Unauthorized`` if peers may not call ``method``."""
-        if not self.peer.gateway.access.allows_method(self.TYPE, method):
-            raise Unauthorized(f"{self.TYPE}.{method} is not allowed here")
+    def name_of(self, call: Call) -> str:
+        """Return what the method of a call is named in Python; one name on the wire may stand for several."""
+        return self.ROWS[call.method].name if call.method in self.ROWS else call.method
+
+    def check_allowed(self, call: Call) -> None:
+        """Raise ``Unauthorized`` if peers may not call that."""
+        if not self.peer.gateway.access.allows_method(self.TYPE, call.method, self.name_of(call)):
+            raise Unauthorized(f"{self.TYPE}.{call.method} is not allowed here")
+
+    def serve(self, thing: Any, work: Callable[[Callable[[], Any]], Any]) -> None:
+        """Have peers call the plain methods of ``thing``; ``work`` runs each of them."""
+
+        async def called(row: Row, call: Call) -> Any:
+            values = row.taken(call.values)
+            return row.gives.sent(await work(partial(getattr(thing, row.name), *values)))
+
+        for wire, row in self.ROWS.items():
+            if row.facts.plain:
+                self.methods[wire] = partial(called, row)
 
     def _begin(self, call: Call) -> Awaitable[Any] | None:
         """Begin a call; return what is to be awaited for its result, None if that is taken care of."""
@@ -208,7 +225,9 @@ class Served:
             if call.method in ("on", "once"):
                 self.on(call, once=call.method == "once")
                 return None
-            self.check_allowed(call.method)
+            if call.method not in self.methods:
+                raise NoSuchMethod(f"there is no method {call.method[:100]!r}: this is version {VERSION} of a gateway")
+            self.check_allowed(call)
             waits: Awaitable[Any] | None = self.methods[call.method](call)
         except Exception as error:  # noqa: BLE001  # of what the peer sent: the peer gets it
             self._failed(call, error)

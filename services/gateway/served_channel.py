@@ -4,9 +4,10 @@ import asyncio
 from typing import Any, Final
 
 from penstock.base.errors import WrongCall
-from penstock.bus import Message
+from penstock.bus import Channel, Message
 from penstock.bus.federation.frames import Call
 from penstock.bus.mode import from_busmq
+from penstock.core.objects import wires_of
 from services.gateway.pushes import as_body
 from services.gateway.served import Peer, options_of, text_at
 from services.gateway.served_consumer import ATTACHING, CONSUMING, ServedConsumer, id_of
@@ -20,6 +21,7 @@ class ServedChannel(ServedConsumer):
     """One end of a channel; messages are confirmed as those of a queue."""
 
     TYPE = "channel"
+    ROWS = wires_of(Channel)
     immediate = frozenset({"on", "once", "handled"})
 
     def __init__(self, peer: Peer, channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:

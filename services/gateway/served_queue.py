@@ -5,9 +5,10 @@ from typing import Any, Final
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongCall
-from penstock.bus import Consumption, Message
+from penstock.bus import Consumption, Message, Queue
 from penstock.bus.federation.frames import Call, dumped
 from penstock.bus.mode import from_busmq
+from penstock.core.objects import wires_of
 from penstock.core.tasks import begin
 from services.gateway.pushes import Pushes
 from services.gateway.served import ANSWERED, Peer, options_of
@@ -23,6 +24,7 @@ class ServedQueue(ServedConsumer):
     """One queue."""
 
     TYPE = "queue"
+    ROWS = wires_of(Queue)
     immediate = frozenset({"on", "once", "push", "pushAll", "ack", "handled"})
 
     def __init__(self, peer: Peer, channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
@@ -32,6 +34,7 @@ class ServedQueue(ServedConsumer):
         self._delivering: asyncio.Task[None] | None = None
         self._pushes = pushes = Pushes(self, self._queue)
         queue = self._queue
+        self.serve(queue, self._then)
         self.methods |= {
             "attach": lambda call: queue.attach(**options_of(call, 0, ATTACHING)),
             "detach": lambda _: self._detach(),
@@ -40,12 +43,6 @@ class ServedQueue(ServedConsumer):
             "consume": self._consume,
             "stop": self._stop,
             "ack": self._ack,
-            "count": lambda _: self._then(queue.count),
-            "exists": lambda _: queue.exists(),
-            "find": lambda _: queue.find(),
-            "ttl": lambda _: queue.ttl(),
-            "maxsize": lambda _: queue.maxsize(),
-            "flush": lambda _: self._then(queue.flush),
             "close": lambda _: self._then(queue.close),
             "metadata": self._metadata,
             "isAttached": lambda call: self.answer(call, queue.is_attached),
@@ -97,14 +94,22 @@ class ServedQueue(ServedConsumer):
 
         self._queue.ack(id_of(call)).add_done_callback(ended)
 
+    def name_of(self, call: Call) -> str:
+        if call.method != "metadata":
+            return super().name_of(call)
+        if not call.values:
+            return "metadata"
+        return "get_metadata" if len(call.values) == 1 and isinstance(call.values[0], str) else "set_metadata"
+
     async def _metadata(self, call: Call) -> Any:
         values = call.values
         if values and not isinstance(values[0], str | dict):
             raise WrongCall("metadata: expected a name, or an object with values by name")
-        if not values:
-            return await self._queue.metadata()
-        if len(values) == 1 and isinstance(values[0], str):
-            return await self._queue.get_metadata(values[0])
+        match self.name_of(call):
+            case "metadata":
+                return await self._queue.metadata()
+            case "get_metadata":
+                return await self._queue.get_metadata(values[0])
         return await self._queue.set_metadata({values[0]: values[1]} if isinstance(values[0], str) else values[0])
 
     async def _consume(self, call: Call) -> object:

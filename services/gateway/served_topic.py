@@ -4,7 +4,9 @@ from typing import Any, Final
 
 from penstock.base.encoding import decoded
 from penstock.base.errors import WrongCall
+from penstock.bus import PubSub
 from penstock.bus.federation.frames import Call
+from penstock.core.objects import wires_of
 from services.gateway.pushes import as_body
 from services.gateway.served import Peer, Served
 
@@ -17,6 +19,7 @@ class ServedTopic(Served):
     """One topic of publish and subscribe."""
 
     TYPE = "pubsub"
+    ROWS = wires_of(PubSub)
 
     def __init__(self, peer: Peer, channel: bytes, args: list[Any], names: list[str], extended: bool) -> None:
         super().__init__(peer, channel, args[0], names)

@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from penstock.bus.federation.frames import METHODS, MORE, call_line
+from penstock.bus.federation.frames import LISTENING, call_line
+from services.gateway.creation import CLASSES
 from services.gateway.listener import Listener
 from tests.bus.gateway import SECRET, url_of
 
@@ -27,7 +28,7 @@ class Raw:
     async def create(self, type_: str = "queue", *args: Any, **more: Any) -> "Channel":
         """Return the channel of a new object that the gateway is ready for."""
         channel = self.channel()
-        names = [*METHODS[type_], *MORE.get(type_, ())]
+        names = [*LISTENING, *CLASSES[type_].ROWS, "handled"] if type_ in CLASSES else []
         await channel.send(json.dumps({"type": type_, "methods": names, "args": args or ["foo"], **more}))
         assert await channel.next() == "ready"
         assert (await channel.next())["method"] == "methods"

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from penstock.base.errors import PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall
 from penstock.bus import Bus
-from penstock.bus.federation.frames import AGAIN, METHODS
 from penstock.sync import Bus as BlockingBus
 from services.gateway.access import Access
+from services.gateway.creation import CLASSES
 from services.gateway.listener import Listener
 from services.gateway.served import Served
 from services.gateway.settings import Settings
@@ -85,13 +85,13 @@ async def test_a_call_has_the_same_outcome_here_and_there(
 def test_for_each_method_it_is_said_whether_it_may_run_twice() -> None:
     """What changes more than the object's own state must not."""
     once = {
-        "queue": {"push", "flush", "close"},
+        "queue": {"push", "pushAll", "flush", "close"},
         "channel": {"send", "sendTo", "end"},
         "pubsub": {"publish"},
         "persistify": set(),
     }
-    listening = {"on", "once", "promisify"}
-    assert {kind: {*METHODS[kind]} - AGAIN[kind] - listening for kind in METHODS} == once
+    rows = {kind: CLASSES[kind].ROWS for kind in CLASSES}
+    assert {kind: {wire for wire, row in rows[kind].items() if not row.facts.again} for kind in rows} == once
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,7 @@ def test_for_each_method_it_is_said_whether_it_may_run_twice() -> None:
         ("queue", "push", "pushAll"),
         ("queue", "count", "count"),
         ("queue", "ttl", "ttl"),
+        ("queue", "peek", "peek"),
         ("queue", "set_metadata", "metadata"),
         ("queue", "detach", "detach"),
         ("channel", "send", "send"),
@@ -135,7 +136,7 @@ async def test_a_call_whose_answer_is_lost_is_repeated_only_if_it_may_be(
     type_ = "persistify" if kind == "persistable" else kind
     leaves = method in ("detach", "disconnect")
     found = await outcome(CALLS[kind][name], thing)
-    if method in AGAIN[type_]:
+    if CLASSES[type_].ROWS[method].facts.again:
         assert found != "Unconfirmed"
         assert executed == [method] * (1 if leaves else 2)
     else:

@@ -59,7 +59,7 @@ async def test_BQ_D21_BQ_D32_a_bad_creation_message_ends_its_channel_alone(gatew
     assert gateway.bus.is_online
 
 
-@pytest.mark.parametrize("line", ["nonsense\n", "[]\n", '{"method":"_begin","arguments":[{}]}\n', '{"method":null}\n'])
+@pytest.mark.parametrize("line", ["nonsense\n", "[]\n", '{"method":null}\n'])
 async def test_BQ_D21_what_is_no_method_ends_the_channel_alone(gateway: Listener, line: str) -> None:
     async with raw(gateway) as peer:
         channel = await peer.create()
@@ -68,6 +68,17 @@ async def test_BQ_D21_what_is_no_method_ends_the_channel_alone(gateway: Listener
         assert (await channel.next())["method"] == 7
         assert await channel.next() == "closed"
         await works(peer)
+
+
+async def test_BQ_D21_a_method_that_is_not_known_is_refused_with_the_version_and_closes_nothing(
+    gateway: Listener,
+) -> None:
+    async with raw(gateway) as peer:
+        channel = await peer.create()
+        for name in ("_begin", "methods_of_tomorrow", "x" * 1_000):
+            [error] = await channel.call(name)
+            assert error == f"NoSuchMethod: there is no method {name[:100]!r}: this is version 2 of a gateway"
+        assert await channel.call("exists") == [None, False]
 
 
 async def test_BQ_D32_calls_before_attach_are_answered(gateway: Listener) -> None:

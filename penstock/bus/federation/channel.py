@@ -17,6 +17,7 @@ from penstock.bus.host import Host
 from penstock.bus.keys import check_id
 from penstock.bus.message import Message
 from penstock.bus.mode import to_busmq
+from penstock.core.objects import wires_of
 
 
 class FederatedChannel(Remote):
@@ -25,6 +26,8 @@ class FederatedChannel(Remote):
     EVENTS: ClassVar = Channel.EVENTS | Remote.FEDERATION
     ALIASES: ClassVar = Channel.ALIASES
     TYPE = "channel"
+    ROWS = wires_of(Channel)
+    MORE = ("handled",)
     HEARD = ("error", "connect", "remote:connect", "message", "disconnect", "remote:disconnect", "end")
 
     def __init__(self, bus: Host, site: Site, name: str, local: str, remote: str) -> None:

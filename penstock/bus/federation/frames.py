@@ -19,37 +19,15 @@ FUNCTION: Final = "[Function]"
 SUBPROTOCOL: Final = Subprotocol("penstock.bus")
 """What a client names that gives its secret in the first frame, since a browser cannot set a header."""
 HEADER: Final = "Penstock-Gateway"
-"""The header of a response by which a client knows that the server has the methods of ``MORE``."""
+"""The header of a response that says which methods a gateway has: see ``VERSION``; Node's server has none."""
+VERSION: Final = 2
+"""That of our gateway. 1 has ``pushAll`` and ``handled``; 2 has ``peek``, writes parts of an object, and closes nothing
+when it is asked for a method that it does not have."""
 MAX_FRAME_HEADER: Final = "Penstock-Max-Frame"
 """The header of a response that says how many bytes a frame, and a call, may have."""
 _SPLIT: Final = (",", ":")
-METHODS: Final[dict[str, tuple[str, ...]]] = {
-    "queue": (
-        *("on", "once", "find", "isAttached", "attach", "detach", "ttl", "maxsize", "metadata", "close", "exists"),
-        *("count", "flush", "push", "pushed", "consumed", "stop", "isConsuming", "consume", "ack", "promisify"),
-    ),
-    "channel": (
-        *("on", "once", "connect", "attach", "listen", "send", "sendTo", "disconnect", "detach", "end", "isAttached"),
-        *("ack", "promisify"),
-    ),
-    "pubsub": ("on", "once", "subscribe", "attach", "unsubscribe", "isSubscribed", "publish", "detach", "promisify"),
-    "persistify": ("pread", "pwrite", "ptouch"),
-}
-"""The methods of busmq 3.1.0, by the type of the object."""
-AGAIN: Final[dict[str, frozenset[str]]] = {
-    "queue": frozenset(
-        {
-            *("find", "isAttached", "attach", "detach", "ttl", "maxsize", "metadata", "exists", "count", "pushed"),
-            *("consumed", "stop", "isConsuming", "consume", "ack"),
-        }
-    ),
-    "channel": frozenset({"connect", "attach", "listen", "disconnect", "detach", "isAttached", "ack"}),
-    "pubsub": frozenset({"subscribe", "attach", "unsubscribe", "isSubscribed", "detach"}),
-    "persistify": frozenset({"pread", "pwrite", "ptouch"}),
-}
-"""Those whose second call does no harm: they are called again if the websocket was lost before the answer."""
-MORE: Final[dict[str, tuple[str, ...]]] = {"queue": ("pushAll", "handled"), "channel": ("handled",)}
-"""Methods of Penstock: push several messages; allow the other end to send as many more as were handled."""
+LISTENING: Final = ("on", "once", "promisify")
+"""Names that each object of busmq announces besides its methods."""
 
 
 class Call(NamedTuple):

@@ -8,6 +8,7 @@ from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
 from penstock.bus.host import Host
 from penstock.bus.pubsub import PubSub
+from penstock.core.objects import wires_of
 
 
 class FederatedPubSub(Remote):
@@ -15,6 +16,7 @@ class FederatedPubSub(Remote):
 
     EVENTS: ClassVar = PubSub.EVENTS | Remote.FEDERATION
     TYPE = "pubsub"
+    ROWS = wires_of(PubSub)
     HEARD = ("error", "subscribed", "message")
 
     def __init__(self, bus: Host, site: Site, name: str) -> None:

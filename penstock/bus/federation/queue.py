@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar, Final, Unpack
 
-from penstock.base.encoding import decoded, encoded, parse_whole
+from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import Full, Gone, PenstockError, Unauthorized, Unavailable, Unconfirmed, WrongCall
 from penstock.base.payload import Payload, as_payload
 from penstock.bus.consumption import Dispatcher
@@ -18,9 +18,10 @@ from penstock.bus.host import Host
 from penstock.bus.keys import check_attaching, check_field, check_id
 from penstock.bus.message import Message
 from penstock.bus.mode import Mode, ModeOptions, running, to_busmq
-from penstock.bus.queue import Queue, as_text
+from penstock.bus.queue import Queue, QueueMethods, as_text
 from penstock.core.batches import MAX_BYTES, batches, payload_batches
 from penstock.core.instance import OVERDUE_SECONDS
+from penstock.core.objects import relays, wires_of
 
 MAX_UNDER_WAY: Final = 4
 """Maximum number of calls of one ``push_many`` under way."""
@@ -89,7 +90,7 @@ class Pushes:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         waiting, queue = len(self._outgoing) + self._unanswered, self._queue
         if waiting >= queue.bus.buffer and queue.is_away:
-            why = f"for {queue.site.url}" if queue.was_attached else "for `attach`"
+            why = f"for {queue.site.url}" if queue.was_opened else "for `attach`"
             future.set_exception(Unavailable(f"queue {queue.name}: {waiting:,} pushes wait {why} already (buffer)"))
             return future
         self._outgoing.append((body, future))
@@ -416,7 +417,8 @@ class FederatedConsumption(Dispatcher):
         self.queue.send_handled(many)
 
 
-class FederatedQueue(Remote):
+@relays(QueueMethods)
+class FederatedQueue(Remote, QueueMethods):
     """One queue of another site: see ``Queue``. ``leave`` lets go of it; ``close`` destroys it.
 
     Further events: ``ready`` once it can be used, ``reconnecting`` (why), ``reconnected``, ``unauthorized`` if the
@@ -425,6 +427,8 @@ class FederatedQueue(Remote):
 
     EVENTS: ClassVar = Queue.EVENTS | Remote.FEDERATION
     TYPE = "queue"
+    ROWS = wires_of(Queue)
+    MORE = ("pushed", "consumed", "handled")
     HEARD = ("error", "attached", "consuming", "closed", "detached")
 
     def __init__(self, bus: Host, site: Site, name: str) -> None:
@@ -448,7 +452,7 @@ class FederatedQueue(Remote):
         return self._is_there
 
     @property
-    def was_attached(self) -> bool:
+    def was_opened(self) -> bool:
         """Return whether ``attach`` was called, though the site may be away."""
         return self._attached is not None
 
@@ -545,10 +549,6 @@ class FederatedQueue(Remote):
         await self.end_with("closed", "close", self._forget)
         self._note_closed()
 
-    async def flush(self) -> None:
-        """As ``Queue.flush``. Raise ``Unconfirmed`` if the websocket was lost before the answer."""
-        await self._ask("flush")
-
     async def leave(self) -> None:
         """Let go of the queue: the other end detaches, and gives back what was not handed out."""
         for each in tuple(self.consumptions):
@@ -557,36 +557,10 @@ class FederatedQueue(Remote):
         self._gone()
         await self._pushes.end(WrongCall(f"queue {self.name}: it was left"))
 
-    async def count(self) -> int:
-        """As ``Queue.count``."""
-        return int(await self._ask("count"))
-
-    async def exists(self) -> bool:
-        """As ``Queue.exists``."""
-        return bool(await self.call("exists"))
-
-    async def ttl(self) -> int | None:
-        """As ``Queue.ttl``."""
-        return parse_whole(await self._ask("ttl"))
-
-    async def maxsize(self) -> int | None:
-        """As ``Queue.maxsize``."""
-        return parse_whole(await self._ask("maxsize"))
-
-    async def find(self) -> str | None:
-        """As ``Queue.find``, at the other site."""
-        found: str | None = await self.call("find")
-        return found
-
-    async def metadata(self) -> dict[str, str]:
-        """As ``Queue.metadata``."""
-        found: dict[str, str] | None = await self._ask("metadata")
-        return found or {}
-
     async def get_metadata(self, field: str) -> str | None:
         """As ``Queue.get_metadata``."""
         check_field(field)
-        found: str | None = await self._ask("metadata", field)
+        found: str | None = await self.call("metadata", field)
         return found
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
@@ -596,10 +570,11 @@ class FederatedQueue(Remote):
         texts = {name: decoded(as_text(each)) for name, each in fields.items()}
         if not texts:
             return
+        await self.wait_ready()
         if self.has_more or len(texts) != 1:
-            await self._ask("metadata", texts)
+            await self.call("metadata", texts)
         else:
-            await self._ask("metadata", *next(iter(texts.items())))
+            await self.call("metadata", *next(iter(texts.items())))
 
     @property
     def heard(self) -> tuple[str, ...]:
@@ -705,10 +680,3 @@ class FederatedQueue(Remote):
     def _gone(self) -> None:
         self._attached, self._is_there = None, False
         self._attaching.clear()
-
-    async def _ask(self, method: str, *values: Any) -> Any:
-        """Call a method that Node's server does not survive before ``attach``."""
-        await self.wait_ready()
-        if self._attached is None and not self.has_more:
-            raise WrongCall(f"queue {self.name}: expected `attach` before `{method}`: it is a server of Node's busmq")
-        return await self.call(method, *values)

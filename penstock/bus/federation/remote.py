@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -12,9 +12,7 @@ from penstock.base.errors import PenstockError, Refused, Unauthorized, Unavailab
 from penstock.base.log import Log
 from penstock.bus.events import Emitter
 from penstock.bus.federation.frames import (
-    AGAIN,
-    METHODS,
-    MORE,
+    LISTENING,
     READY,
     Lines,
     call_line,
@@ -27,6 +25,7 @@ from penstock.bus.federation.site import MAX_FRAME, Site, Socket
 from penstock.bus.federation.websocket import HEAD_BYTES
 from penstock.bus.host import Host
 from penstock.core.link import Outage, again
+from penstock.core.objects import Row
 
 _FROM_TEXT: Final = frozenset(
     {errors.Full, errors.Gone, errors.Occupied, errors.Fenced, Unavailable, Unauthorized, Unconfirmed, WrongCall}
@@ -218,6 +217,10 @@ class Remote(Emitter):
 
     FEDERATION: ClassVar = frozenset({"ready", "unauthorized", "reconnecting", "reconnected", "close", "error"})
     TYPE: ClassVar[str]
+    ROWS: ClassVar[Mapping[str, Row]]
+    """Its methods by their names on the wire."""
+    MORE: ClassVar[tuple[str, ...]] = ()
+    """Further names, of what is no method of the object here."""
     HEARD: ClassVar[tuple[str, ...]]
     """The events of the other end's object that are listened to; ``error`` is the first."""
 
@@ -226,8 +229,8 @@ class Remote(Emitter):
         self._bus, self._args = bus, args
         self.site = site
         self.channel = b""
-        self.has_more = False
-        """Whether the other end is a gateway of Penstock."""
+        self.version = 0
+        """That of the gateway at the other end; 0 is Node's server."""
         self._session = secrets.token_hex(16)
         self._lines = Lines(MAX_FRAME)
         self._link: Socket = site.link
@@ -247,6 +250,16 @@ class Remote(Emitter):
     def bus(self) -> Host:
         """Return the bus that federates the object."""
         return self._bus
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether the other end is a gateway of Penstock."""
+        return self.version > 0
+
+    @property
+    def was_opened(self) -> bool:
+        """Return whether it was attached, connected or subscribed, though the site may be away."""
+        return False
 
     @property
     def max_frame(self) -> int:
@@ -274,10 +287,12 @@ class Remote(Emitter):
     async def call(self, method: str, *values: Any) -> Any:
         """Call a method of the other end's object, and return what it gives its callback.
 
-        If the websocket is lost before the answer, call it again if it is in ``AGAIN``, else raise ``Unconfirmed``.
+        If the websocket is lost before the answer, call it again if it may run twice, else raise ``Unconfirmed``. Raise
+        ``Unsuitable`` if the other end is too old for it.
         """
         while True:
             await self.wait_ready()
+            self._check_known(method)
             try:
                 return await self.calls.request(method, *values)
             except (Lost, Silent) as error:
@@ -339,11 +354,11 @@ class Remote(Emitter):
         self._drop("it was left")
         self.emit("close")
 
-    def note_open(self, has_more: bool) -> None:
+    def note_open(self, version: int) -> None:
         """Create the object at the other end of a websocket that has just been opened."""
-        self.calls.is_open, self.has_more = False, has_more
+        self.calls.is_open, self.version = False, version
         self._lines = Lines(MAX_FRAME)
-        names = [*METHODS[self.TYPE], *MORE.get(self.TYPE, ())]
+        names = [*LISTENING, *self.ROWS, *self.MORE]
         message = {"type": self.TYPE, "methods": names, "args": self._args, "session": self._session}
         self._link.send_alone(self.channel, dumped(message))
 
@@ -412,7 +427,17 @@ class Remote(Emitter):
         """Forget what came over the websocket that was lost."""
 
     def _may_repeat(self, method: str) -> bool:
-        return method in AGAIN[self.TYPE]
+        return self.ROWS[method].facts.again
+
+    def _check_known(self, method: str) -> None:
+        facts = self.ROWS[method].facts
+        if facts.since > self.version:
+            found = f"a gateway of version {self.version}" if self.version else "a server of Node's busmq"
+            raise Unsuitable(
+                f"{self}: {method} needs a gateway of version {facts.since}, and {self.site.url} is {found}"
+            )
+        if not (facts.early or self.version or self.was_opened):
+            raise WrongCall(f"{self}: expected `attach` before `{method}`: it is a server of Node's busmq")
 
     def _send_call(self, method: str, values: tuple[Any, ...], callback: int | None = None) -> None:
         line = call_line(method, values, callback)

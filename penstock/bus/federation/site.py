@@ -35,8 +35,8 @@ class Remote(Protocol):
 
     channel: bytes
 
-    def note_open(self, has_more: bool) -> None:
-        """Note that the websocket is open; ``has_more`` if the other end is a gateway of Penstock."""
+    def note_open(self, version: int) -> None:
+        """Note that the websocket is open, to a gateway of this ``version``; 0 is Node's server."""
 
     def received(self, data: bytes) -> None:
         """Take what came on the channel."""
@@ -58,8 +58,8 @@ class Socket:
         self._site = site
         self.remotes: dict[bytes, Remote] = {}
         """The object of each channel."""
-        self.has_more = False
-        """Whether the other end is a gateway of Penstock."""
+        self.version = 0
+        """That of the gateway at the other end; 0 is Node's server."""
         self.max_frame = OLD_MAX_FRAME
         """Maximum number of bytes of a frame, and of a call, that the other end takes."""
         self._writer: Writer | None = None
@@ -70,7 +70,7 @@ class Socket:
         remote.channel = secrets.token_hex(ID_BYTES // 2).encode()
         self.remotes[remote.channel] = remote
         if self._writer is not None:
-            remote.note_open(self.has_more)
+            remote.note_open(self.version)
 
     def close_channel(self, remote: Remote) -> None:
         """End the channel of ``remote``."""
@@ -108,9 +108,8 @@ class Socket:
     async def _use(self) -> None:
         async with connect(self._site.address, ssl=self._site.tls, **self._site.options) as connection:
             headers = connection.response.headers if connection.response else {}
-            self.has_more = HEADER in headers
-            said = headers.get(MAX_FRAME_HEADER, "")
-            self.max_frame = int(said) if said.isascii() and said.isdigit() else OLD_MAX_FRAME
+            self.version = _number(headers.get(HEADER, ""), 0)
+            self.max_frame = _number(headers.get(MAX_FRAME_HEADER, ""), OLD_MAX_FRAME)
             writer = self._writer = Writer(lambda: None, lambda: None, self.max_frame)
             tasks = [
                 asyncio.create_task(writer.run(connection)),
@@ -119,7 +118,7 @@ class Socket:
             stable = asyncio.get_running_loop().call_later(STABLE_SECONDS, self._outage.over)
             try:
                 for remote in [*self.remotes.values()]:
-                    remote.note_open(self.has_more)
+                    remote.note_open(self.version)
                 await self._read(connection)
             finally:
                 self._writer = None
@@ -229,3 +228,7 @@ class Site:
         self.refused = error
         for remote in [remote for link in self._links for remote in link.remotes.values()]:
             remote.note_refused(error)
+
+
+def _number(said: str, default: int) -> int:
+    return int(said) if said.isascii() and said.isdigit() else default

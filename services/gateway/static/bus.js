@@ -19,12 +19,6 @@ const FIRST_CALL = 1000;
 const LONGEST_WAIT = 10_000;
 const SILENCE = 45_000;
 const ASK_EVERY = 15_000;
-const AGAIN = new Set(['attach', 'connect', 'listen', 'detach', 'disconnect', 'find', 'ttl', 'maxsize', 'metadata', 'exists', 'count', 'ack']);
-const METHODS = {
-  queue: ['on', 'once', 'find', 'isAttached', 'attach', 'detach', 'ttl', 'maxsize', 'metadata', 'close', 'exists',
-    'count', 'flush', 'push', 'pushAll', 'stop', 'consume', 'ack', 'handled'],
-  channel: ['on', 'once', 'connect', 'listen', 'send', 'sendTo', 'disconnect', 'end', 'ack', 'handled'],
-};
 
 export class BusError extends Error {}
 export class LostError extends BusError {}
@@ -37,6 +31,7 @@ const sleep = milliseconds => new Promise(resolve => setTimeout(resolve, millise
 const asText = value => typeof value === 'string' ? value : JSON.stringify(value);
 const between = wait => sleep(wait * (0.5 + Math.random() / 2));
 const isFinal = error => !(error instanceof BusError) || /^(Unauthorized|WrongCall|Unsuitable): /.test(error.message);
+const asMessages = pairs => pairs.map(([text, id]) => ({ text, id, json: () => JSON.parse(text) }));
 const errorOf = text => new (String(text).startsWith('Unauthorized: ') ? UnauthorizedError : BusError)(String(text));
 
 /** Return a bus at the gateway `url`; events of it are `open`, `lost` and `unauthorized`. */
@@ -94,6 +89,7 @@ class Bus extends EventTarget {
         heard = Date.now();
         if (typeof data !== 'string') return this.received(new Uint8Array(data));
         this.isOpen = true;
+        this.version = JSON.parse(data).version ?? 1;
         this.dispatchEvent(new Event('open'));
         for (const object of this.objects.values()) object.create();
       };
@@ -235,10 +231,11 @@ class Remote extends EventTarget {
   async call(method, ...values) {
     for (;;) {
       await this.ready();
+      if (SINCE[method] > this.bus.version) throw new BusError(`Unsuitable: ${method} needs a gateway of version ${SINCE[method]}, and this is ${this.bus.version}`);
       try {
         return await this.request(method, ...values);
       } catch (error) {
-        if (!(error instanceof LostError && AGAIN.has(method))) throw error;
+        if (!(error instanceof LostError && AGAIN[this.type].has(method))) throw error;
       }
     }
   }
@@ -253,7 +250,7 @@ class Remote extends EventTarget {
       this.isThere = false;
     } catch (error) {
       if (!(error instanceof LostError)) this.wanted = former;
-      if (!(error instanceof LostError && AGAIN.has(method))) throw error;
+      if (!(error instanceof LostError && AGAIN[this.type].has(method))) throw error;
     }
   }
 
@@ -288,7 +285,36 @@ class Remote extends EventTarget {
   }
 }
 
-class Queue extends Remote {
+// Made from the rows.
+const METHODS = {
+  queue: ['on', 'once', 'promisify', 'find', 'ttl', 'maxsize', 'metadata', 'exists', 'count', 'flush', 'peek', 'isAttached', 'attach', 'isConsuming', 'detach', 'push', 'pushAll', 'consume', 'stop', 'ack', 'close', 'handled'],
+  channel: ['on', 'once', 'promisify', 'isAttached', 'connect', 'attach', 'listen', 'send', 'sendTo', 'ack', 'disconnect', 'detach', 'end', 'handled'],
+};
+const AGAIN = {
+  queue: new Set(['find', 'ttl', 'maxsize', 'metadata', 'exists', 'count', 'peek', 'isAttached', 'attach', 'isConsuming', 'detach', 'consume', 'stop', 'ack']),
+  channel: new Set(['isAttached', 'connect', 'attach', 'listen', 'ack', 'disconnect', 'detach']),
+};
+const SINCE = {"peek": 2};
+
+class QueueMethods extends Remote {
+  /** Return where the queue is: `local`, or the URL of another site; null if it is not known. */
+  async find() { return this.call('find'); }
+  /** Return the ttl (s) of the queue; null if it does not exist. */
+  async ttl() { return this.call('ttl'); }
+  /** Return the most messages that it may hold, 0 without limit; null if it does not exist. */
+  async maxsize() { return this.call('maxsize'); }
+  /** Return whether the queue exists. */
+  async exists() { return this.call('exists'); }
+  /** Return how many messages wait. */
+  async count() { return this.call('count'); }
+  /** Delete all messages, those that are not acknowledged, too. Ids go on where they were. */
+  async flush() { return this.call('flush'); }
+  /** Return the oldest messages, at most `most`, fewer once they have 1 MiB together, and leave them there. */
+  async peek(most = 1) { return asMessages(await this.call('peek', most)); }
+}
+// The rest is written.
+
+class Queue extends QueueMethods {
   heard = ['error', 'closed', 'consuming', 'messages'];
   taken = [];
   unreported = 0;
@@ -309,12 +335,6 @@ class Queue extends Remote {
     return this.call('push', asText(message));
   }
 
-  count() { return this.call('count'); }
-  find() { return this.call('find'); }
-  maxsize() { return this.call('maxsize'); }
-  exists() { return this.call('exists'); }
-  ttl() { return this.call('ttl'); }
-  flush() { return this.call('flush'); }
   metadata(...values) { return this.call('metadata', ...values); }
 
   /** Yield messages {text, id, json(), ack()}. Options as in busmq: reliable, max, remove, index, last. */
@@ -404,7 +424,7 @@ class Queue extends Remote {
 
   happened(event, values) {
     if (event === 'messages') {
-      for (const [text, id] of values) this.taken.push({ text, id, json: () => JSON.parse(text), ack: () => this.ack(id) });
+      for (const message of asMessages(values)) this.taken.push({ ...message, ack: () => this.ack(message.id) });
       this.wake?.();
     } else if (event === 'consuming') {
       if (!values[0] && this.consuming) this.end();
