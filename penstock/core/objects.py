@@ -15,7 +15,7 @@ What opens, ends, hands out or takes many at once is written for each face; ther
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_type_hints
 
@@ -189,9 +189,8 @@ def _row(name: str, found: Any, facts: Facts) -> Row:
 
 
 def _relay(row: Row, written: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(written)
     async def call(self: Calling, *values: Any, **named: Any) -> Any:
         return row.given(await self.call(row.facts.wire, *row.sent(*values, **named)))
 
-    call.__name__, call.__qualname__, call.__doc__ = row.name, written.__qualname__, written.__doc__
-    vars(call)["__signature__"] = inspect.signature(written)
     return call

@@ -16,7 +16,7 @@ from penstock.bus import federation
 from tests.support.harness import ROOT
 
 QUEUE: Final = """name pushed consumed is_attached is_consuming on once off attach detach push push_many consume
- stop ack close flush count exists ttl maxsize find metadata
+ stop ack close flush count exists peek ttl maxsize find metadata
  get_metadata set_metadata"""
 CONSUMPTION: Final = "start stop __aiter__"
 CHANNEL: Final = """name local remote is_attached is_remote_connected on once off connect listen send send_to
