@@ -42,7 +42,7 @@ async def test_the_secret_is_in_the_first_frame(redis: "Redis", redis_url: str) 
     async with serving(redis_url) as gateway:
         async with connect(url_of(gateway), subprotocols=[SUBPROTOCOL]) as connection:
             await connection.send(json.dumps({"secret": SECRET}))
-            assert json.loads(await connection.recv()) == {"ok": True}
+            assert json.loads(await connection.recv()) == {"ok": True, "version": 2}
             peer = Raw(connection)
             await works(peer)
             await peer.end()
