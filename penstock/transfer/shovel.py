@@ -14,9 +14,8 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, T
 from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError, Refused
 from penstock.core.link import Outage, again
-from penstock.core.once import Dead, agree, largest_message
+from penstock.core.once import Dead, Shipment, Transfer, agree, largest_message
 from penstock.core.raw_connection import RawConnection
-from penstock.transfer.engine import Shipment, Transfer
 
 BATCH: Final = 1000
 BATCH_BYTES: Final = 256 * 1024
@@ -185,14 +184,14 @@ class Shovel(ABC):
 
     async def _transfer(self, limit: int | None, note: Callable[[int], object]) -> None:
         self._largest = await largest_message(self._there)  # while the wire, the only connection there, is closed
-        target, settled = await agree(self, self._wire, self._out)
+        hop, settled = await agree(self, self._wire, self._out)
         begun = self._begun or 0
 
         def arrived(batch: Shipment) -> None:
             note(batch.last - begun)
 
         limited = _Limited(self, None if limit is None else begun + limit)
-        transfer = Transfer(limited, target, max_batches=WINDOW, max_bytes=lambda: WINDOW_BYTES, on_arrival=arrived)
+        transfer = Transfer(limited, hop, max_batches=WINDOW, max_bytes=lambda: WINDOW_BYTES, on_arrival=arrived)
         await transfer.run(settled)
         if self.too_large:
             raise self._refused(self.too_large)
