@@ -186,13 +186,18 @@ def digest_of(messages: Packed) -> bytes:
     return sha1(messages.data, usedforsecurity=False).hexdigest().encode()
 
 
+def ledger_of(out: str, source: str) -> str:
+    """Return the key of the ledger beside the list ``out`` of what has arrived from ``source``."""
+    return f"{out}:from:{source}"
+
+
 class ListHop:
     """A ``Hop`` to the list ``out``, whose ledger is a hash beside it. Many batches may be in transit at a time."""
 
     ids: Sequence[int] = ()
 
     def __init__(self, wire: RawConnection, out: str, source: str) -> None:
-        self._wire, self._out, self._ledger = wire, out, f"{out}:from:{source}"
+        self._wire, self._out, self._ledger = wire, out, ledger_of(out, source)
         self._door = f"{self._ledger}:door"
         self._named: dict[str, Any] = {"out": out, "ledger": self._ledger}
         self._owed: deque[int] = deque()

@@ -18,7 +18,7 @@ from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import Fenced
 from penstock.base.urls import server_of
 from penstock.core.connection import mask_password
-from penstock.core.once import Dead, Line, agree, next_messages
+from penstock.core.once import Dead, Line, agree, ledger_of, next_messages
 from penstock.core.script import Script
 from penstock.transfer import LUA
 from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, local_errors
@@ -133,6 +133,6 @@ class Move(Shovel):
         return True
 
     async def _leave_no_ledger(self, ended: bytes) -> None:
-        await self._there.delete(self._ledger_of(decoded(ended)))
+        await self._there.delete(encoded(ledger_of(self._out, decoded(ended))))
         with local_errors():
             await self._here.hdel(self.state, "ended")

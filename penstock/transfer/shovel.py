@@ -11,10 +11,10 @@ from typing import ClassVar, Final, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
-from penstock.base.encoding import decoded, encoded
+from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError, Refused
 from penstock.core.link import Outage, again
-from penstock.core.once import Dead, Shipment, Transfer, agree, largest_message
+from penstock.core.once import Dead, Shipment, Transfer, agree, largest_message, ledger_of
 from penstock.core.raw_connection import RawConnection
 
 BATCH: Final = 1000
@@ -88,7 +88,7 @@ class Shovel(ABC):
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str) -> None:
         self._here, self._source, self._there, self._out = here, source, there, out
         self._wire = RawConnection(there)
-        self._ledger = b""
+        self._ledger = ""
         self._largest = 0
         self._begun: int | None = None
         self._settled = 0
@@ -201,7 +201,7 @@ class Shovel(ABC):
         if self._begun is None:
             self._begun = self._settled = settled
         self._note_settled(settled)
-        self._ledger = self._ledger_of(source)
+        self._ledger = ledger_of(self._out, source)
         return source, token, settled
 
     async def lost(self, last: int, settled: int) -> None:
@@ -225,9 +225,6 @@ class Shovel(ABC):
     def _place_of(self, number: int) -> int:
         """Return the place of a message in the list after the shovel has ended, counted from 1 at the old end."""
         return number - self._settled
-
-    def _ledger_of(self, source: str) -> bytes:
-        return encoded(f"{self._out}:from:{source}")
 
     def _note_taken(self, first: int, messages: list[bytes]) -> list[bytes]:
         self._sizes += map(len, messages[self._settled + len(self._sizes) - first + 1 :])

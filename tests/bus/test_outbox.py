@@ -1,7 +1,6 @@
 """``penstock.bus`` with an outbox: pushes wait on disk while a server is away, and arrive in order, once."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -388,19 +387,6 @@ async def test_a_server_that_has_lost_what_it_had_confirmed_gets_what_comes_next
         await delivered(bus)
         assert await push(queue, 5) == [4]
     assert await content(server) == [1, 2, 4, 5]
-
-
-async def test_a_copy_of_an_outbox_is_found_out_and_loses_nothing(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with Bus(server.url, outbox=tmp_path / "one") as bus:
-        await push(await attached(bus), 0)
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    async with Bus(server.url, outbox=tmp_path / "one") as one, Bus(server.url, outbox=tmp_path / "two") as two:
-        queues = [await attached(one), await attached(two)]
-        for number in range(1, 21):
-            await push(queues[number % 3 == 0], number)
-        await delivered(one)
-        await delivered(two)
-    assert sorted(await content(server)) == [*range(21)]
 
 
 async def test_any_number_of_queues_one_after_the_other_takes_bounded_memory(
