@@ -1,10 +1,8 @@
 """Push to a server that may be away: then messages wait on disk, and go on in order, once, when it is back.
 
-Each list or queue has a ledger on the server, as vpush's target has: it holds the number of the last message of this
-outbox, and changes in the script that pushes. So whether a push without a reply has arrived does not matter: it is
-stored with its number, and the server takes it once. While nothing waits on disk, the disk is not used.
-
-``penstock.lists.fallback`` and ``penstock.bus.fallback`` say how a batch is sent.
+The way to each list or queue is a ``Hop``, with a ledger on the server. So it does not matter whether a push without a
+reply has arrived: it is stored with its number, and the server takes it once. While nothing waits on disk, the disk is
+not used. ``penstock.lists.fallback`` and ``penstock.bus.fallback`` say which hop.
 """
 
 import asyncio
@@ -23,8 +21,9 @@ from penstock.base.errors import Fenced, Full, PenstockError, Refused, Unavailab
 from penstock.base.log import Log
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 from penstock.core.link import OTHER_SERVER, Outage, again, passes
-from penstock.core.once import SMALLEST_LIMIT
+from penstock.core.once import SMALLEST_LIMIT, Hop
 from penstock.core.patience import HURRY_SECONDS
+from penstock.core.raw_connection import Packed
 from penstock.core.tasks import begin
 
 if TYPE_CHECKING:
@@ -36,20 +35,6 @@ Ids = Sequence[int]
 """Of the messages of a push, by a server that gives some; empty if they wait on disk."""
 
 
-class Met(NamedTuple):
-    """What the ledger holds: the token of the last sender, and the number of the last message."""
-
-    token: int
-    last: int
-
-
-class Sent(NamedTuple):
-    """The number of the last message that is there now, and the ids of those that were pushed."""
-
-    last: int
-    ids: Ids = ()
-
-
 class _Push(NamedTuple):
     messages: list[bytes]
     done: "asyncio.Future[Ids]"
@@ -58,9 +43,9 @@ class _Push(NamedTuple):
 class Destination(ABC):
     """One list or queue: one batch is under way at a time, and what comes meanwhile is the next."""
 
-    def __init__(self, name: str, spool: "Spool", log: Log, kind: str) -> None:
+    def __init__(self, name: str, spool: "Spool", hop: Hop, log: Log, kind: str) -> None:
         """``kind`` says in the log, and in errors, what ``name`` is the name of."""
-        self.name, self.spool = name, spool
+        self.name, self.spool, self._hop = name, spool, hop
         self._log, self._kind = log, kind
         self._token = 0
         self._is_met = False
@@ -78,14 +63,6 @@ class Destination(ABC):
         self._task = begin(self._run(), log)
         self._task.add_done_callback(self._ended)
         spool.changed = self._news.set
-
-    @abstractmethod
-    async def greet(self, token: int) -> Met:
-        """Connect, have the server refuse who has a lower ``token``, and return what its ledger had until now."""
-
-    @abstractmethod
-    async def deliver(self, first: int, messages: list[bytes]) -> Sent:
-        """Push ``messages``, of which the first has the number ``first``: some may have no room."""
 
     @abstractmethod
     async def too_large(self, size: int) -> str | None:
@@ -228,7 +205,7 @@ class Destination(ABC):
         past = self._token
         while self._token <= past:
             self._token = past + 1
-            past, last = await self.greet(self._token)
+            past, last, *_ = await self._hop.meet(self._token)
         await self.spool.agree(last)
         self._is_met, self._last = True, last
 
@@ -238,7 +215,8 @@ class Destination(ABC):
         Raise ``ConnectionError`` if the server has lost some before them.
         """
         assert self._last is not None
-        last, ids = await self.deliver(self._last + 1, messages)
+        await self._hop.send(self._last + 1, Packed.of(messages))
+        last = await self._hop.arrived()
         many = last - self._last
         if not 0 <= many <= len(messages):
             raise ConnectionError("the server has lost messages that it had confirmed")
@@ -246,7 +224,7 @@ class Destination(ABC):
         if many == len(messages) and self.outage.reason is not None:
             self.spool.trouble.note("")
             self.outage.over(unsaid=0)
-        return many, ids
+        return many, self._hop.ids
 
     def _full(self, ids: Ids) -> Full:
         return Full(f"{self._kind} {self.name} is full: it holds as many messages as its maxsize", [*ids])
@@ -360,4 +338,4 @@ def _finish(push: _Push, error: Exception | None = None, ids: Ids = ()) -> None:
         push.done.set_exception(error)
 
 
-__all__ = ["Destination", "Fallback", "Ids", "Met", "Sent", "opened"]
+__all__ = ["Destination", "Fallback", "Ids", "opened"]

@@ -19,9 +19,9 @@ from penstock.bus.keys import QueueKeys, available_channel, ledger_key, metadata
 from penstock.bus.scripts import ATTACH, MEET, PUSH_NOTED
 from penstock.core.connection import connect
 from penstock.core.instance import Instance
-from penstock.core.once import too_large
+from penstock.core.once import Last, too_large
 from penstock.core.raw_connection import Packed
-from penstock.fallback import Destination, Fallback, Ids, Met, Sent, opened
+from penstock.fallback import Destination, Fallback, Ids, opened
 
 if TYPE_CHECKING:
     from penstock.bus.placement import Homes
@@ -116,7 +116,7 @@ class QueueFallback(Fallback["QueueDestination"]):
         if len(self._destinations) >= self._most:
             self._forget_idle()
         destination = self._destination(encoded(name))
-        destination.options = options
+        destination.hop.options = options
         return destination.add(bodies)
 
     def _forget_idle(self) -> None:
@@ -131,47 +131,61 @@ class QueueFallback(Fallback["QueueDestination"]):
         return QueueDestination(decoded(name), self._outbox, self._spools, self._homes, self._until_changed)
 
 
-class QueueDestination(Destination):
-    """One queue, wherever it is.
+class QueueHop:
+    """A ``Hop`` to a queue, wherever it is, which is created with ``options`` if it does not exist.
 
-    It is created if it does not exist, also by a program that has not attached to it: its options are a note in the
-    outbox, written when the first messages are stored there.
+    Its ledger is a hash beside the queue, with a text for each outbox: see ``ledger.lua``.
     """
 
-    def __init__(self, name: str, outbox: "Outbox", spools: "Spools", homes: "Homes", until_changed: Wait) -> None:
-        self._outbox, self._homes, self._until_changed = outbox, homes, until_changed
-        self._note_name = f"{spools.server} {json.dumps(name)}"
-        self._noted = outbox.note_of(self._note_name)
-        self.options: Options = json.loads(self._noted or "{}")
-        self._keys, self._metadata = QueueKeys.of(name), metadata_key(name)
-        self._more = {"ledger": ledger_key(name), "source": spools.source}
+    def __init__(self, name: str, source: str, homes: "Homes") -> None:
+        self._homes, self._keys, self._metadata = homes, QueueKeys.of(name), metadata_key(name)
+        self._named = {"ledger": ledger_key(name), "source": source}
         self._available = available_channel(name)
-        self._instance: Instance
-        super().__init__(name, spools.of(encoded(name)), _log, "queue")
+        self.options: Options = {}
+        self.instance: Instance
+        self.ids: Ids = ()
+        self._last = 0
 
-    async def greet(self, token: int) -> Met:
+    async def meet(self, token: int) -> Last:
         instance, is_there = await self._homes.seek(self._metadata)
+        named = {"metadata": self._keys.metadata, **self._named, "token": token}
         try:
             if not is_there:  # one that has moved since must not be created again at its former server
                 await instance.run_now(ATTACH, **self._keys.named, **self.options)
-            asked = {"metadata": self._keys.metadata, **self._more, "token": token}
-            known, last = await instance.run_now(MEET, **asked, start=secrets.randbits(START_BITS))
+            last = Last(*await instance.run_now(MEET, **named, start=secrets.randbits(START_BITS)))
         except (Gone, Moving) as error:
             raise Refused(str(error)) from error
-        self._instance, self._token_met = instance, token
-        return Met(known, last)
+        self.instance, self._token = instance, token
+        return last
 
-    async def deliver(self, first: int, messages: list[bytes]) -> Sent:
-        named = {**self._keys.named, **self._more, "token": self._token_met, "first": first}
-        bodies = Packed.of(messages)
+    async def send(self, first: int, messages: Packed) -> None:
+        named = {**self._keys.named, **self._named, "token": self._token, "first": first, "channel": self._available}
         try:
-            id, many, last = await self._instance.run_now(PUSH_NOTED, **named, channel=self._available, bodies=bodies)
-        except (Gone, Moving) as error:  # it has expired, or is at another server by now: `greet` finds out
+            id, many, self._last = await self.instance.run_now(PUSH_NOTED, **named, bodies=messages)
+        except (Gone, Moving) as error:  # it has expired, or is at another server by now: `meet` finds out
             raise Refused(str(error)) from error
-        return Sent(last, range(id, id + many))
+        self.ids = range(id, id + many)
+
+    async def arrived(self) -> int:
+        return self._last
+
+
+class QueueDestination(Destination):
+    """One queue, which may be created by a program that has not attached to it.
+
+    Its options are a note in the outbox, written when the first messages are stored there.
+    """
+
+    def __init__(self, name: str, outbox: "Outbox", spools: "Spools", homes: "Homes", until_changed: Wait) -> None:
+        self._outbox, self._until_changed = outbox, until_changed
+        self._note_name = f"{spools.server} {json.dumps(name)}"
+        self._noted = outbox.note_of(self._note_name)
+        self.hop = QueueHop(name, spools.source, homes)
+        self.hop.options = json.loads(self._noted or "{}")
+        super().__init__(name, spools.of(encoded(name)), self.hop, _log, "queue")
 
     async def too_large(self, size: int) -> str | None:
-        async with connect(self._instance.url) as redis:
+        async with connect(self.hop.instance.url) as redis:
             return await too_large(redis, size)
 
     async def wait(self, error: Exception) -> None:
@@ -179,7 +193,7 @@ class QueueDestination(Destination):
             await self._until_changed()
 
     async def before_storing(self) -> None:
-        note = json.dumps(self.options)
+        note = json.dumps(self.hop.options)
         if note != self._noted:
             await self._outbox.publish_all([], self._note_name, note)
             self._noted = note

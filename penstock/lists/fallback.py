@@ -8,9 +8,9 @@ from penstock.base.encoding import decoded
 from penstock.base.log import Log
 from penstock.base.urls import server_of
 from penstock.core.connection import MAX_SILENCE, connect, follow, return_home
-from penstock.core.once import Target, digest_of, too_large
-from penstock.core.raw_connection import Packed, RawConnection
-from penstock.fallback import Destination, Fallback, Met, Sent
+from penstock.core.once import ListHop, too_large
+from penstock.core.raw_connection import RawConnection
+from penstock.fallback import Destination, Fallback
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -45,19 +45,8 @@ class ListDestination(Destination):
     """One list, with a connection of its own."""
 
     def __init__(self, raw: RawConnection, name: bytes, spool: "Spool", source: str, redis: "Redis") -> None:
-        self.raw, self._source, self._redis = raw, source, redis
-        self._target: Target
-        super().__init__(decoded(name), spool, _log, "list")
-
-    async def greet(self, token: int) -> Met:
-        self._target = Target(self.raw, self.name, self._source, token)
-        met = await self._target.meet()
-        return Met(met.token, met.last)
-
-    async def deliver(self, first: int, messages: list[bytes]) -> Sent:
-        packed = Packed.of(messages)
-        await self._target.send(first, first + len(messages) - 1, digest_of(packed), packed)
-        return Sent(await self._target.arrived())
+        self.raw, self._redis = raw, redis
+        super().__init__(decoded(name), spool, ListHop(raw, decoded(name), source), _log, "list")
 
     async def too_large(self, size: int) -> str | None:
         return await too_large(self._redis, size)

@@ -5,7 +5,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from penstock.base.encoding import decoded
+from penstock.base.encoding import encoded
 from penstock.base.errors import PenstockError
 from penstock.core.once import Dead
 from penstock.core.read_size import Sizes
@@ -50,7 +50,7 @@ class Copy(Shovel):
 
     @property
     def remains(self) -> str:
-        return f"{decoded(self._ledger)} on the other server is of no use any more: it may be deleted"
+        return f"{self._ledger} on the other server is of no use any more: it may be deleted"
 
     @property
     def way_out(self) -> str:
@@ -76,7 +76,7 @@ class Copy(Shovel):
     async def end(self) -> None:
         await self._wire.close()
         if self._ledger:
-            await self._there.delete(self._ledger)
+            await self._there.delete(encoded(self._ledger))
 
     async def _begin(self, past: int) -> tuple[str, int, int]:
         self._token = max(self._token, past) + 1

@@ -18,11 +18,10 @@ from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import Fenced
 from penstock.base.urls import server_of
 from penstock.core.connection import mask_password
-from penstock.core.once import Dead, agree, next_messages, settle
-from penstock.core.read_size import Sizes
+from penstock.core.once import Dead, Line, agree, ledger_of, next_messages
 from penstock.core.script import Script
 from penstock.transfer import LUA
-from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, SourceLost, local_errors
+from penstock.transfer.shovel import BATCH, BATCH_BYTES, Shovel, local_errors
 
 _put_back: Final = Script.read(LUA / "put_back.lua")
 
@@ -42,7 +41,7 @@ class Move(Shovel):
         self._to = f"{mask_password(url)} {out}"
         self.pending = source + b":shovel:" + sha1(encoded(f"{server_of(url)} {out}")).hexdigest()[:12].encode()
         self.state = self.pending + b":sequence"
-        self._sizes_seen = Sizes()
+        self._line = Line(here, source, self.pending, self.state, lease=self.state, token=0)
         self._tokens: set[int] = set()
         """All fencing tokens of this shovel: if a reply is lost, it is unknown which one the server has."""
 
@@ -66,32 +65,17 @@ class Move(Shovel):
         )
 
     async def take(self, first: int, most: int = BATCH) -> list[bytes]:
-        with local_errors():
-            found: tuple[list[bytes], int] | None = await next_messages(
-                self._here,
-                source=self._source,
-                next=first,
-                batch=most,
-                bytes=BATCH_BYTES,
-                whole=0,
-                settled="",
-                most=0,
-                **self._sizes_seen.named,
-                **self._fenced,
-            )
-        if found is None:
-            raise self._gone()
-        self._sizes_seen.note_all(found[0])
-        return self._note_taken(first, found[0])
+        found = await self._run(next_messages, **self._line.taking(first, most, BATCH_BYTES))
+        messages, _ = self._line.taken(found)
+        return self._note_taken(first, messages)
 
     async def settle(self, last: int, dead: list[Dead]) -> None:
-        with local_errors():
-            settled = await settle(
-                self._here, sequence=last, origin=self._source, out=encoded(self._out), buried=[], **self._fenced
-            )
-        if settled is None:
-            raise self._gone()
+        await self._line.settle(self._run, last, dead, encoded(self._out))
         self._note_settled(last)
+
+    async def _run(self, script: Script, **named: Any) -> Any:
+        with local_errors():
+            return await script(self._here, **named)
 
     async def end(self) -> None:
         await self._wire.close()
@@ -100,23 +84,24 @@ class Move(Shovel):
         with local_errors():
             while await self._here.transaction(self._put_back, self.state, value_from_callable=True):
                 pass
-        await self._leave_no_ledger(self._who)
+        await self._leave_no_ledger(self._line.who)
 
     async def _begin(self, past: int) -> tuple[str, int, int]:
         async def raise_token(transaction: Any) -> None:
-            self._token = max(await self._held(transaction), past) + 1 + random.randrange(1 << 20)
-            self._tokens.add(self._token)
+            token = max(await self._held(transaction), past) + 1 + random.randrange(1 << 20)
+            self._line.token = token
+            self._tokens.add(token)
             transaction.multi()
             transaction.hsetnx(self.state, "source", uuid.uuid4().hex)
-            transaction.hset(self.state, mapping={"token": self._token, "to": encoded(self._to)})
+            transaction.hset(self.state, mapping={"token": token, "to": encoded(self._to)})
             transaction.hmget(self.state, "source", "sequence", "ended")
 
         with local_errors():
             *_, (source, sequence, ended) = await self._here.transaction(raise_token, self.state)
         if ended:
             await self._leave_no_ledger(ended)
-        self._who = source
-        return decoded(source), self._token, int(sequence or 0)
+        self._line.who = source
+        return decoded(source), self._line.token, int(sequence or 0)
 
     async def _held(self, transaction: Any) -> int:
         """Return the stored fencing token, or a random one if none is stored. Raise ``Fenced`` if it has changed."""
@@ -130,7 +115,7 @@ class Move(Shovel):
 
         If a reply was lost and this is tried again, the state may be gone: then it has ended, too.
         """
-        if await transaction.hget(self.state, "source") != self._who:
+        if await transaction.hget(self.state, "source") != self._line.who:
             return False
         await self._held(transaction)
         transaction.multi()
@@ -139,7 +124,7 @@ class Move(Shovel):
             pending=self.pending,
             source=self._source,
             state=self.state,
-            who=self._who,
+            who=self._line.who,
             settled=0,
             kept=0,
             most=BACK,
@@ -148,14 +133,6 @@ class Move(Shovel):
         return True
 
     async def _leave_no_ledger(self, ended: bytes) -> None:
-        await self._there.delete(self._ledger_of(decoded(ended)))
+        await self._there.delete(encoded(ledger_of(self._out, decoded(ended))))
         with local_errors():
             await self._here.hdel(self.state, "ended")
-
-    @property
-    def _fenced(self) -> dict[str, Any]:
-        keys = {"pending": self.pending, "state": self.state, "lease": self.state}
-        return {**keys, "token": self._token, "who": self._who}
-
-    def _gone(self) -> Exception:
-        return SourceLost(f"messages are gone from {decoded(self.pending)} that were on their way")

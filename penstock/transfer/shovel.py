@@ -11,12 +11,11 @@ from typing import ClassVar, Final, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
-from penstock.base.encoding import decoded, encoded
+from penstock.base.encoding import decoded
 from penstock.base.errors import PenstockError, Refused
 from penstock.core.link import Outage, again
-from penstock.core.once import Dead, agree, largest_message
+from penstock.core.once import Dead, Shipment, Transfer, agree, largest_message, ledger_of
 from penstock.core.raw_connection import RawConnection
-from penstock.transfer.engine import Shipment, Transfer
 
 BATCH: Final = 1000
 BATCH_BYTES: Final = 256 * 1024
@@ -89,7 +88,7 @@ class Shovel(ABC):
     def __init__(self, here: "Redis", source: bytes, there: "Redis", out: str) -> None:
         self._here, self._source, self._there, self._out = here, source, there, out
         self._wire = RawConnection(there)
-        self._ledger = b""
+        self._ledger = ""
         self._largest = 0
         self._begun: int | None = None
         self._settled = 0
@@ -185,14 +184,14 @@ class Shovel(ABC):
 
     async def _transfer(self, limit: int | None, note: Callable[[int], object]) -> None:
         self._largest = await largest_message(self._there)  # while the wire, the only connection there, is closed
-        target, settled = await agree(self, self._wire, self._out)
+        hop, settled = await agree(self, self._wire, self._out)
         begun = self._begun or 0
 
         def arrived(batch: Shipment) -> None:
             note(batch.last - begun)
 
         limited = _Limited(self, None if limit is None else begun + limit)
-        transfer = Transfer(limited, target, max_batches=WINDOW, max_bytes=lambda: WINDOW_BYTES, on_arrival=arrived)
+        transfer = Transfer(limited, hop, max_batches=WINDOW, max_bytes=lambda: WINDOW_BYTES, on_arrival=arrived)
         await transfer.run(settled)
         if self.too_large:
             raise self._refused(self.too_large)
@@ -202,7 +201,7 @@ class Shovel(ABC):
         if self._begun is None:
             self._begun = self._settled = settled
         self._note_settled(settled)
-        self._ledger = self._ledger_of(source)
+        self._ledger = ledger_of(self._out, source)
         return source, token, settled
 
     async def lost(self, last: int, settled: int) -> None:
@@ -226,9 +225,6 @@ class Shovel(ABC):
     def _place_of(self, number: int) -> int:
         """Return the place of a message in the list after the shovel has ended, counted from 1 at the old end."""
         return number - self._settled
-
-    def _ledger_of(self, source: str) -> bytes:
-        return encoded(f"{self._out}:from:{source}")
 
     def _note_taken(self, first: int, messages: list[bytes]) -> list[bytes]:
         self._sizes += map(len, messages[self._settled + len(self._sizes) - first + 1 :])

@@ -6,7 +6,6 @@ pending is recognised after a crash, by its number and its digest, and only sett
 """
 
 import json
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,13 +15,13 @@ from common.json_field import object_of, value_at
 from common.settle import METRICS, Batch, digest
 from penstock.base.encoding import decoded
 from penstock.base.errors import Refused
-from penstock.core.atomic import AtomicWrites
+from penstock.core.once import Line
 from penstock.core.script import Script
 from penstock.outbox import DiskFull, Outbox
 from services.outbox.refusal import NOBODY, refusal
 from services.outbox.settings import Settings
 
-_stored, _disown = (Script.read(Path(__file__).parent / "lua" / f"{verb}.lua") for verb in ("stored", "disown"))
+_stored: Final = Script.read(Path(__file__).parent / "lua" / "stored.lua")
 ANY_SIZE: Final = 2**60
 CHECK_SECONDS: Final = 0.2
 
@@ -53,7 +52,9 @@ class Sending:
         self._context, self._outbox = context, outbox
         self._settings, self._keys = context.settings, context.required_keys
         self._metrics: dict[str, Any] = {name: self._keys.metric(name) for name in METRICS if name != "broken"}
-        self._source, self._settled = "", 0
+        self._pending = context.pending(str(self._settings.pending))
+        names = (str(self._settings.in_), self._pending, self._keys.sequence, self._keys.lease)
+        self._line = Line(context.redis, *names, context.token or 0)
 
     async def run(self) -> None:
         """Move messages until the run ends, those first that an earlier run left. Raise ``Refused`` on a full disk."""
@@ -67,33 +68,24 @@ class Sending:
     async def _agree(self) -> None:
         """Settle what the outbox has stored, and an earlier run has not settled."""
         while True:
-            await self._load()
-            text = self._outbox.note_of(self._source)
-            if text is None or (note := Note.read(text)).before + note.size <= self._settled:
+            source, _, settled = await self._line.begin(past=-1)
+            text = self._outbox.note_of(source)
+            if text is None or (note := Note.read(text)).before + note.size <= settled:
                 return
-            if note.before == self._settled and await self._settle_again(note):
-                return
-            self._context.log.warning("data was lost here: some of what follows may be published twice")
-            fenced = {"lease": self._keys.lease, "token": self._context.token or 0}
-            await _disown(self._context.redis, state=self._keys.sequence, who=self._source, **fenced)
-
-    async def _load(self) -> None:
-        async with AtomicWrites(self._context.redis) as writes:
-            writes.hsetnx(self._keys.sequence, "source", uuid.uuid4().hex)
-            writes.hmget(self._keys.sequence, ["source", "sequence"])
-            _, (source, sequence) = await writes.execute()
-        self._source, self._settled = decoded(source), int(sequence or 0)
+            if note.before != settled or not await self._settle_again(note):
+                self._context.log.warning("data was lost here: some of what follows may be published twice")
+                await self._line.lost()
 
     async def _settle_again(self, note: Note) -> bool:
-        """Settle the batch of ``note``; return False if it is not what is pending."""
-        context = self._context
-        if await context.redis.llen(context.pending(str(self._settings.pending))) < note.size:
+        """Settle the batch of ``note`` if the server has room; return False if it is not what is pending."""
+        if await self._context.redis.llen(self._pending) < note.size:
             return False
-        async for batch in context.batches(note.size, ANY_SIZE):
+        async for batch in self._context.batches(note.size, ANY_SIZE):
             if len(batch) != note.size or digest(batch) != note.digest:
                 return False
-            return await self._settle(batch, note) or await self._settle_again(note)
-        return True  # the run ends
+            await self._settle(batch, note)
+            break
+        return True
 
     async def _move(self, batch: Batch) -> bool:
         """Store ``batch`` in the outbox and settle it; return False if what is pending has to be looked at again."""
@@ -110,9 +102,9 @@ class Sending:
                 dropped += 1
             else:
                 dead.append((place, reason))
-        note = Note(self._settled, len(batch), digest(batch), dead, dropped)
+        note = Note(self._line.settled, len(batch), digest(batch), dead, dropped)
         try:
-            await self._outbox.publish_all(messages, self._source, note.as_text())
+            await self._outbox.publish_all(messages, decoded(self._line.who), note.as_text())
         except DiskFull as error:
             raise Refused(str(error)) from None
         return await self._settle(batch, note)
@@ -134,7 +126,7 @@ class Sending:
             _stored,
             batch,
             state=self._keys.sequence,
-            who=self._source,
+            who=self._line.who,
             letters=self._keys.dead,
             origin=self._settings.in_,
             count=note.size,
@@ -143,7 +135,7 @@ class Sending:
             **self._metrics,
         )
         if done == 1:
-            self._settled += note.size
+            self._line.settled += note.size
         return bool(done == 1)
 
     def _keys_of(self, message: bytes) -> Sequence[str]:

@@ -14,6 +14,7 @@ from common.settings.kernel import renewal_is_in_time
 from common.settings.roles import In, Out, Pending
 from common.settings.validation import Rule
 from penstock.base.urls import server_url
+from penstock.core import script
 from penstock.core.acl import Rights
 
 ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\s]+):(\d{1,5})")
@@ -127,8 +128,8 @@ class Settings(ServiceSettings):
 
     service: ClassVar[str] = "outbox"
     buries: ClassVar[bool] = True
-    scripts: ClassVar[tuple[Path, ...]] = (LUA / "hold_batch.lua",)
-    sends: ClassVar[frozenset[str]] = frozenset({"HSETNX", "LLEN"})
+    scripts: ClassVar[tuple[Path, ...]] = (LUA / "hold_batch.lua", script.LUA / "begin.lua", script.LUA / "disown.lua")
+    sends: ClassVar[frozenset[str]] = frozenset({"LLEN"})
     rules: ClassVar[tuple[Rule, ...]] = (
         renewal_is_in_time,
         one_instance_is_active,

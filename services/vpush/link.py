@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.context import Context
+from penstock.core.once import Shipment
 from penstock.core.script import Script
-from penstock.transfer.engine import Shipment
 from services.vpush.settings import Settings
 
 _link: Final = Script.read(Path(__file__).parent / "lua" / "link.lua")

@@ -13,9 +13,8 @@ from common.server import check_server
 from penstock.base.errors import Refused, Unsuitable
 from penstock.core.connection import connect
 from penstock.core.link import OTHER_SERVER, describe, first_of
-from penstock.core.once import agree, largest_message, refused
+from penstock.core.once import Shipment, Transfer, agree, largest_message, refused
 from penstock.core.raw_connection import RawConnection
-from penstock.transfer.engine import Shipment, Transfer
 from services.vpush.encoding import Encoder
 from services.vpush.link import Link
 from services.vpush.local_source import LocalSource
@@ -43,7 +42,7 @@ async def _send(context: Context[Settings], link: Link, window: SendWindow) -> N
     try:
         encoder = Encoder(settings, await _max_message(context, remote))
         source = LocalSource(context, window)
-        target, settled = await agree(source, remote, settings.out, encoder)
+        hop, settled = await agree(source, remote, settings.out, encoder)
 
         def arrived(batch: Shipment) -> None:
             source.note(batch)
@@ -51,7 +50,7 @@ async def _send(context: Context[Settings], link: Link, window: SendWindow) -> N
 
         transfer = Transfer(
             source,
-            target,
+            hop,
             max_batches=settings.window,
             max_bytes=lambda: min(settings.window_bytes, window.bytes),
             encode=encoder,

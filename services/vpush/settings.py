@@ -44,11 +44,8 @@ class Settings(ServiceSettings):
         hops_are_counted_before,
     )
 
-    sends: ClassVar[frozenset[str]] = frozenset({"HSETNX"})
-    scripts: ClassVar[tuple[Path, ...]] = (
-        LUA / "next.lua",
-        LUA / "settle.lua",
-        LUA / "observe.lua",
+    scripts: ClassVar[tuple[Path, ...]] = tuple(
+        LUA / f"{verb}.lua" for verb in ("begin", "next", "settle", "disown", "observe")
     )
 
     redis_namespace: Name = setting("name", "Prefix of all keys of the service, among them the lease and the sequence.")

@@ -1,7 +1,6 @@
 """``penstock.bus`` with an outbox: pushes wait on disk while a server is away, and arrive in order, once."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from penstock import sync
 from penstock.base.errors import Full, Gone, RequestTimeout, Unavailable, WrongCall
 from penstock.bus import Bus, fallback
 from penstock.core.once import SMALLEST_LIMIT
+from penstock.core.raw_connection import Packed
 from penstock.outbox import Outbox, listing
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import lose_patience
@@ -389,19 +389,6 @@ async def test_a_server_that_has_lost_what_it_had_confirmed_gets_what_comes_next
     assert await content(server) == [1, 2, 4, 5]
 
 
-async def test_a_copy_of_an_outbox_is_found_out_and_loses_nothing(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with Bus(server.url, outbox=tmp_path / "one") as bus:
-        await push(await attached(bus), 0)
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    async with Bus(server.url, outbox=tmp_path / "one") as one, Bus(server.url, outbox=tmp_path / "two") as two:
-        queues = [await attached(one), await attached(two)]
-        for number in range(1, 21):
-            await push(queues[number % 3 == 0], number)
-        await delivered(one)
-        await delivered(two)
-    assert sorted(await content(server)) == [*range(21)]
-
-
 async def test_any_number_of_queues_one_after_the_other_takes_bounded_memory(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,15 +423,15 @@ async def test_a_push_that_is_cancelled_while_it_waits_is_not_pushed(
         queue = await attached(bus)
         await push(queue, 1)
         (way,) = bus.outbox._fallback._destinations.values()  # type: ignore[union-attr]
-        deliver, goes_on = way.deliver, asyncio.Event()
+        send, goes_on = way.hop.send, asyncio.Event()
 
-        async def deliver_later(first: int, messages: list[bytes]) -> Any:
+        async def send_later(first: int, messages: Packed) -> None:
             await goes_on.wait()
             if goes:
                 raise RedisConnectionError("the server has gone")
-            return await deliver(first, messages)
+            await send(first, messages)
 
-        way.deliver = deliver_later  # type: ignore[method-assign]
+        way.hop.send = send_later  # type: ignore[method-assign]
         under_way = queue.push("2")
         await eventually(lambda: way._sent)
         for waiting in (asyncio.ensure_future(queue.push_many(["8", "9"])), queue.push("9")):
@@ -454,7 +441,7 @@ async def test_a_push_that_is_cancelled_while_it_waits_is_not_pushed(
         last = queue.push("3")
         goes_on.set()
         assert [await under_way, await last] == ([0, 0] if goes else [2, 3])
-        way.deliver = deliver  # type: ignore[method-assign]
+        way.hop.send = send  # type: ignore[method-assign]
         await delivered(bus)
     assert await content(server) == [1, 2, 3]
 

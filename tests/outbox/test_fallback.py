@@ -264,17 +264,6 @@ async def test_a_full_disk_refuses_and_says_what_may_have_arrived(server: Embedd
     assert await content(server) == [1, 2, 3, 4]
 
 
-async def test_what_is_too_large_is_refused_while_the_server_is_there(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with lists_to(server.url, tmp_path) as lists, Redis.from_url(server.url) as redis:
-        await redis.config_set("proto-max-bulk-len", LIMIT)
-        await push(lists, 1)
-        with pytest.raises(WrongCall, match="proto-max-bulk-len"):
-            await lists["orders"].push(LARGE)
-        await push(lists, 2)
-        assert lists.waiting == 0
-    assert await content(server) == [1, 2]
-
-
 async def test_what_is_too_large_and_waits_is_a_dead_letter_and_the_rest_goes_on(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -30,10 +30,11 @@ NOTES: Final = {b"k:holds", b"k:missing", b"k:taken"}
 REFUSALS: Final = re.compile(r"(FENCED|GONE|MOVING|OCCUPIED|UNSTAGED|VALUE) ")
 """Beginnings of the errors that a script returns on purpose, whatever the message."""
 GO_ON: Final = re.compile(
-    r"common/(adopt|answer|compact|confirm|deregister|next_id|note|register|renew)|core/(snapshot|writes)|hqueue/(?!due)"
-    r"|jobs/|rollout/(order|requeue)|bus/(carry|forget|hand_over|prepare|receive|renew|retire|sweep|touch)|spark/(?!fix)"
-    r"|tracking/(identify|revive)|transfer/read|himporter/news|monitor/(due|end_answers)|outbox/disown|pipeline/"
-    r"|vpush/(disown|link)"
+    r"common/(adopt|answer|compact|confirm|deregister|next_id|note|register|renew)|core/(disown|snapshot|writes)"
+    r"|hqueue/(?!due)|jobs/|rollout/(order|requeue)"
+    r"|bus/(carry|forget|hand_over|prepare|receive|renew|retire|sweep|touch)"
+    r"|spark/(?!fix)|tracking/(identify|revive)|transfer/read|himporter/news|monitor/(due|end_answers)|pipeline/"
+    r"|vpush/link"
 )
 """Scripts that bear with some key of another type, or name it only by what the server says."""
 BORNE: Final = {"lease", "missing", "door", "subjects", "answer", "message"}

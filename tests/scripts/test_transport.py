@@ -13,9 +13,11 @@ from penstock.base.errors import Fenced, Refused, TargetLost
 from penstock.core.once import (
     SCRIPT_MESSAGES,
     Dead,
+    Last,
+    ListHop,
     Outgoing,
-    Target,
-    TargetState,
+    Shipment,
+    Transfer,
     catch_up,
     digest_of,
     next_messages,
@@ -24,7 +26,6 @@ from penstock.core.once import (
 )
 from penstock.core.raw_connection import Packed, RawConnection
 from penstock.core.script import LUA, Script
-from penstock.transfer.engine import Shipment, Transfer
 from tests.support.harness import PATIENCE
 
 arrive, meet = Script.read(LUA / "arrive.lua"), Script.read(LUA / "meet.lua")
@@ -246,17 +247,17 @@ async def test_a_batch_of_which_nothing_goes_arrives_all_the_same(redis: Redis) 
 
 
 @pytest.fixture
-async def there(redis: Redis) -> AsyncIterator[Target]:
+async def there(redis: Redis) -> AsyncIterator[ListHop]:
     wire = RawConnection(redis)
-    target = Target(wire, "out", "me", 7)
-    await target.meet()
-    yield target
+    hop = ListHop(wire, "out", "me")
+    await hop.meet(7)
+    yield hop
     await wire.close()
 
 
-async def answer_to(there: Target, first: int, last: int, messages: list[bytes] | None = None) -> int:
+async def answer_to(there: ListHop, first: int, last: int, messages: list[bytes] | None = None) -> int:
     going = Packed.of(numbered(last - first + 1, first) if messages is None else messages)
-    await there.send(first, last, digest_of(going), going)
+    await there.send(first, going)
     return await there.arrived()
 
 
@@ -270,7 +271,7 @@ ODD_SIZES = [
 
 @pytest.mark.parametrize("messages", ODD_SIZES)
 async def test_many_messages_of_any_bytes_arrive_behind_those_that_are_there(
-    redis: Redis, there: Target, messages: list[bytes]
+    redis: Redis, there: ListHop, messages: list[bytes]
 ) -> None:
     await redis.lpush("out", b"before")
     await redis.expire("out", 1_000)
@@ -279,7 +280,7 @@ async def test_many_messages_of_any_bytes_arrive_behind_those_that_are_there(
     assert await redis.ttl("out") > 900
 
 
-async def test_a_reader_that_waits_gets_the_first_of_many(redis: Redis, there: Target) -> None:
+async def test_a_reader_that_waits_gets_the_first_of_many(redis: Redis, there: ListHop) -> None:
     async with redis.client() as other:
         reader: Any = other
         waiting = asyncio.create_task(reader.brpop(["out"], timeout=PATIENCE))
@@ -299,7 +300,7 @@ async def test_a_reader_that_waits_gets_the_first_of_many(redis: Redis, there: T
     ],
 )
 async def test_many_messages_are_refused_where_something_is_in_the_way(
-    redis: Redis, there: Target, key: str, said: str
+    redis: Redis, there: ListHop, key: str, said: str
 ) -> None:
     if key.endswith("door"):
         await redis.lpush("out", b"before")
@@ -312,7 +313,7 @@ async def test_many_messages_are_refused_where_something_is_in_the_way(
 
 
 @pytest.mark.parametrize("others", [[], [b"before"]])
-async def test_many_messages_of_another_sender_are_refused(redis: Redis, there: Target, others: list[bytes]) -> None:
+async def test_many_messages_of_another_sender_are_refused(redis: Redis, there: ListHop, others: list[bytes]) -> None:
     if others:
         await redis.lpush("out", *others)
     await asked(redis, 8, "out:from:me")
@@ -343,8 +344,8 @@ def test_a_refusal_is_reported_without_the_place_in_a_script(said: str) -> None:
 async def test_many_messages_are_refused_as_a_whole_where_a_right_is_missing(redis: Redis, right: str) -> None:
     await redis.lpush("out", b"before")
     wire = RawConnection(redis)
-    there = Target(wire, "out", "me", 7)
-    await there.meet()
+    there = ListHop(wire, "out", "me")
+    await there.meet(7)
     await redis.execute_command("ACL", "SETUSER", "default", *right.split())
     try:
         with pytest.raises(Refused, match=r"(?i)no permission|previous errors|server: the user executing"):
@@ -363,13 +364,13 @@ async def test_without_the_right_to_a_transaction_nothing_is_sent(redis: Redis) 
     await redis.execute_command("ACL", "SETUSER", "default", "-multi")
     try:
         with pytest.raises(Refused, match=r"(?i)no permission"):
-            await Target(wire, "out", "me", 7).meet()
+            await ListHop(wire, "out", "me").meet(7)
     finally:
         await redis.execute_command("ACL", "SETUSER", "default", "+@all")
         await wire.close()
 
 
-async def test_many_messages_are_refused_as_a_whole_by_a_full_server(redis: Redis, there: Target) -> None:
+async def test_many_messages_are_refused_as_a_whole_by_a_full_server(redis: Redis, there: ListHop) -> None:
     await redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(Refused, match="used memory"):
@@ -408,7 +409,7 @@ class MemorySource:
         return None
 
 
-def transfer(here: MemorySource, there: Target, window: int = 5, window_bytes: int = 2**30, **more: Any) -> Transfer:
+def transfer(here: MemorySource, there: ListHop, window: int = 5, window_bytes: int = 2**30, **more: Any) -> Transfer:
     return Transfer(here, there, max_batches=window, max_bytes=lambda: window_bytes, **more)
 
 
@@ -425,7 +426,7 @@ def transfer(here: MemorySource, there: Target, window: int = 5, window_bytes: i
     ],
 )
 async def test_everything_arrives_in_order_and_is_settled(
-    redis: Redis, there: Target, count: int, window: int, batch: int
+    redis: Redis, there: ListHop, count: int, window: int, batch: int
 ) -> None:
     here = MemorySource(numbered(count), batch)
     await transfer(here, there, window).run(0)
@@ -433,8 +434,8 @@ async def test_everything_arrives_in_order_and_is_settled(
     assert here.settled == count
 
 
-class HeldBackTarget(Target):
-    """A target whose replies are held back until ``go_on`` is set."""
+class HeldBackHop(ListHop):
+    """A way whose replies are held back until ``go_on`` is set."""
 
     def __init__(self, wire: RawConnection, *rest: Any) -> None:
         super().__init__(wire, *rest)
@@ -442,10 +443,10 @@ class HeldBackTarget(Target):
         """Unconfirmed batches, now and at most."""
         self.go_on = asyncio.Event()
 
-    async def send(self, first: int, last: int, digest: bytes, messages: Packed) -> None:
+    async def send(self, first: int, messages: Packed, *rest: Any) -> None:
         self.open += 1
         self.most = max(self.most, self.open)
-        await super().send(first, last, digest, messages)
+        await super().send(first, messages, *rest)
 
     async def arrived(self) -> int:
         await self.go_on.wait()
@@ -458,8 +459,8 @@ class HeldBackTarget(Target):
 )
 async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, window_bytes: int, most: int) -> None:
     wire = RawConnection(redis)
-    there = HeldBackTarget(wire, "out", "me", 7)
-    await there.meet()
+    there = HeldBackHop(wire, "out", "me")
+    await there.meet(7)
     here = MemorySource([b"x" * 12] * 1_000, batch=3)
     work = asyncio.create_task(transfer(here, there, window, window_bytes).run(0))
     while there.open < most:
@@ -471,7 +472,7 @@ async def test_no_more_than_the_window_is_on_the_way(redis: Redis, window: int, 
     assert await redis.llen("out") == 1_000
 
 
-async def test_an_order_to_end_stops_sending_and_what_was_sent_is_settled(redis: Redis, there: Target) -> None:
+async def test_an_order_to_end_stops_sending_and_what_was_sent_is_settled(redis: Redis, there: ListHop) -> None:
     here = MemorySource(numbered(1_000))
     seen: list[Shipment] = []
     await transfer(here, there, on_arrival=seen.append, keep_going=lambda: len(seen) < 3).run(0)
@@ -481,7 +482,7 @@ async def test_an_order_to_end_stops_sending_and_what_was_sent_is_settled(redis:
     assert [(batch.first, batch.last) for batch in seen][:2] == [(1, 10), (11, 20)]
 
 
-async def test_what_is_prepared_arrives_in_place_of_the_messages(redis: Redis, there: Target) -> None:
+async def test_what_is_prepared_arrives_in_place_of_the_messages(redis: Redis, there: ListHop) -> None:
     def odd_ones(first: int, messages: list[bytes], size: int) -> Outgoing:
         dead = [Dead(number, "even", "it is") for number, _ in enumerate(messages, first) if number % 2 == 0]
         return Outgoing([message for message in messages if int(message) % 2], dead)
@@ -502,30 +503,30 @@ async def refusal_of(work: Any) -> BaseException:
 
 
 async def test_a_script_that_the_server_has_forgotten_is_a_refusal_and_is_there_again_after_meeting(
-    redis: Redis, there: Target
+    redis: Redis, there: ListHop
 ) -> None:
     await redis.script_flush()
     here = MemorySource(numbered(100))
     assert str(await refusal_of(transfer(here, there).run(0))).startswith("the other server: No matching script")
     assert (await held(redis, "out"), here.settled) == ([], 0)
     wire = RawConnection(redis)
-    again = Target(wire, "out", "me", 8)
-    await again.meet()
+    again = ListHop(wire, "out", "me")
+    await again.meet(8)
     await transfer(here, again).run(0)
     await wire.close()
     assert await held(redis, "out") == here.messages
 
 
-async def test_another_sender_ends_it(redis: Redis, there: Target) -> None:
+async def test_another_sender_ends_it(redis: Redis, there: ListHop) -> None:
     wire = RawConnection(redis)
-    await Target(wire, "out", "me", 8).meet()
+    await ListHop(wire, "out", "me").meet(8)
     await wire.close()
     error = await refusal_of(transfer(MemorySource(numbered(100)), there).run(0))
     assert isinstance(error, Fenced)
     assert str(error) == "the other server: out:from:me"
 
 
-async def test_a_gap_is_reported(there: Target) -> None:
+async def test_a_gap_is_reported(there: ListHop) -> None:
     error = await refusal_of(transfer(MemorySource(numbered(100)), there).run(50))
     assert isinstance(error, Refused)
     assert str(error) == "the other server has 0 messages where 60 were expected"
@@ -540,21 +541,21 @@ async def test_trouble_with_the_connection_says_that_it_is_the_other_server_and_
         raise kind("cut")
 
     wire = RawConnection(redis)
-    there = Target(wire, "out", "me", 7)
-    await there.meet()
+    there = ListHop(wire, "out", "me")
+    await there.meet(7)
     monkeypatch.setattr(wire, step, cut)
     error = await refusal_of(transfer(MemorySource(numbered(100)), there).run(0))
     assert (type(error), str(error)) == (kind, "the other server: cut")
     with pytest.raises(kind, match="the other server: cut"):
-        await there.meet()
+        await there.meet(7)
     await wire.close()
 
 
 # Agreement at the start of a run
 
 
-def arrived(messages: list[bytes], last: int, first: int) -> TargetState:
-    return TargetState(7, last, first, digest_of(Packed(messages[first - 1 : last])))
+def arrived(messages: list[bytes], last: int, first: int) -> Last:
+    return Last(7, last, first, digest_of(Packed(messages[first - 1 : last])))
 
 
 async def test_a_target_that_has_less_than_was_settled_is_detected() -> None:

@@ -19,7 +19,7 @@ from penstock.base.keys import Keys
 from penstock.core import once
 from penstock.core.connection import cancellable
 from penstock.core.lease import Lease
-from penstock.core.once import Dead, Outgoing, Target, digest_of
+from penstock.core.once import Dead, ListHop, Outgoing, digest_of
 from penstock.core.raw_connection import Packed, RawConnection
 from penstock.testing.chaos.frames import Frames
 from penstock.testing.server import EmbeddedServer
@@ -77,16 +77,12 @@ class KillableSource(LocalSource):
         super().__init__(context, SendWindow())
         self._killable = killable
 
-    async def load_state(self) -> tuple[str, int]:
-        found: tuple[str, int] = await self._killable.do(super().load_state())
+    async def begin(self, past: int) -> tuple[str, int, int]:
+        found: tuple[str, int, int] = await self._killable.do(super().begin(past))
         return found
 
     async def lost(self, last: int, settled: int) -> None:
         await self._killable.do(super().lost(last, settled))
-
-    async def raise_token(self, past: int) -> int:
-        token: int = await self._killable.do(super().raise_token(past))
-        return token
 
     async def take(self, first: int) -> list[bytes]:
         messages: list[bytes] = await self._killable.do(super().take(first))
@@ -114,7 +110,7 @@ class Sender:
     incarnation: int
     context: Context[Settings]
     here: LocalSource
-    target: Target
+    hop: ListHop
     settled: int
     next: int
     arrived: int
@@ -238,7 +234,7 @@ class Transport(RuleBasedStateMachine):
         link = Link(self.there, killable, partial(self.sent, number, self.incarnations))
         here = self.sources(context, killable)
         try:
-            target, settled = await once.agree(here, link, SETTINGS.out, prepared)
+            hop, settled = await once.agree(here, link, SETTINGS.out, prepared)
         except (Died, Fenced, Refused):
             pass
         except TargetLost:
@@ -247,9 +243,7 @@ class Transport(RuleBasedStateMachine):
         else:
             killable.left, link.direct = None, False
             self.links[number] = link
-            self.senders[number] = Sender(
-                number, self.incarnations, context, here, target, settled, settled + 1, settled
-            )
+            self.senders[number] = Sender(number, self.incarnations, context, here, hop, settled, settled + 1, settled)
             return
         await context.reset()
         await link.close()
@@ -286,7 +280,7 @@ class Transport(RuleBasedStateMachine):
             outgoing = prepared(sender.next, messages, len(packed.data))
             last = sender.next + len(messages) - 1
             sender.unconfirmed.append((last, outgoing.dead))
-            await sender.target.send(sender.next, last, digest_of(packed), Packed(outgoing.messages))
+            await sender.hop.send(sender.next, Packed(outgoing.messages), last, digest_of(packed))
             sender.next = last + 1
 
     @precondition(lambda self: self.senders)
@@ -302,7 +296,7 @@ class Transport(RuleBasedStateMachine):
 
     async def receive_confirmation(self, sender: Sender) -> None:
         last, dead = sender.unconfirmed.popleft()
-        if await sender.target.arrived() != last:
+        if await sender.hop.arrived() != last:
             raise Refused
         sender.arrived = last
         sender.dead += dead

@@ -59,8 +59,8 @@ async def here(redis: Redis) -> AsyncIterator[CountingSource]:
     context.token = 7
     await redis.hset(KEYS.lease, "token", 7)
     reading = CountingSource(context, SendWindow())
-    await reading.load_state()
-    reading.sizes.note(MIN_SMALL_MESSAGES, 3)
+    await reading.begin(-1)
+    reading.line.sizes.note(MIN_SMALL_MESSAGES, 3)
     yield reading
     await context.reset()
 
@@ -112,7 +112,7 @@ async def test_while_the_server_is_full_all_goes_through_the_script(
 async def test_large_messages_are_read_alone_past_the_script_until_a_small_one_comes(
     redis: Redis, here: CountingSource
 ) -> None:
-    here.sizes = Sizes()
+    here.line.sizes = Sizes()
     large = [b"%d" % number * BYTES for number in range(1, 10)]
     messages = [b"small", *large, b"small again", *large, b"the last"]
     await redis.lpush("in", *messages)

@@ -562,9 +562,9 @@ def _link(draw: Draw) -> Given:
     }
 
 
-@case("vpush/raise_token")
-def _raise_token(draw: Draw) -> Given:
-    return {"past": draw.randint(0, 3)}
+@case("core/begin")
+def _begin_line(draw: Draw) -> Given:
+    return {"past": draw.randint(-1, 3), "new": "me"}
 
 
 @case("sealing/add", "sealing/read")
