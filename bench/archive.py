@@ -18,7 +18,7 @@ from bench.testbed import PYTHON, Testbed
 from penstock.base.keys import Keys
 from penstock.core.script import Script
 from penstock.spark.archive import WRITING
-from penstock.spark.classes import file_of_classes
+from penstock.spark.session import file_of_classes
 from tests.support.harness import ROOT, Service, until
 
 SHOP: Final = Keys("bench:shop")

@@ -8,7 +8,7 @@ from penstock.bus.persistable import Persistable
 from penstock.bus.placement import Placement
 from penstock.bus.pubsub import PubSub
 from penstock.bus.queue import Queue
-from penstock.bus.request import Request
+from penstock.bus.requests import Request
 from penstock.bus.service import Service
 
 __all__ = [

@@ -3,12 +3,13 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeVar, Unpack, overload
 
 from redis.exceptions import RedisError
 
@@ -16,36 +17,99 @@ from penstock.base.encoding import decoded, parse_whole
 from penstock.base.errors import PenstockError, Unauthorized, Unavailable, WrongCall
 from penstock.base.log import Log
 from penstock.base.payload import checked
-from penstock.bus.attachment import Attached
 from penstock.bus.channel import Channel
+from penstock.bus.events import Emitter
 from penstock.bus.fallback import BusOutbox, check_outbox
-from penstock.bus.federating import Federating
-from penstock.bus.homes import Homes
 from penstock.bus.keep_alive import KeepAlive
 from penstock.bus.keys import CLOSED, MOVED, NOTIFICATIONS
-from penstock.bus.leaving import Leaving
 from penstock.bus.persistable import Persistable
-from penstock.bus.placement import INDEX, Placement
+from penstock.bus.place import Place
+from penstock.bus.placement import INDEX, Homes, Placement
 from penstock.bus.pubsub import PubSub
 from penstock.bus.queue import Queue
 from penstock.bus.service import Service
+from penstock.bus.taking import Claim
 from penstock.core.durability import DURABILITY, Level
-from penstock.core.instance import Instance, check_url
+from penstock.core.instance import WATCH_SECONDS, Instance, check_url
 from penstock.core.link import passes
 from penstock.core.patience import Patience
 from penstock.core.tasks import Tasks
 from penstock.core.writer import CONFIRM_SECONDS
 
 if TYPE_CHECKING:
+    from penstock.bus.federation import (
+        FederatedChannel,
+        FederatedPersistable,
+        FederatedPubSub,
+        FederatedQueue,
+        FederatedService,
+        Sites,
+    )
+    from penstock.bus.federation.site import SiteOptions
     from penstock.outbox import Outbox
 
+LEAVE_SECONDS: Final = 4.0
+"""Seconds for which a server is waited for that does not answer."""
+_log: Final = Log("penstock.bus")
 BUFFER: Final = 10_000
 """Maximum number of calls that wait for one server."""
 T = TypeVar("T")
-_log: Final = Log("penstock.bus")
 
 
-class Bus(Federating):
+class Leaver(Protocol):
+    """An object of a bus."""
+
+    async def leave(self) -> Any:
+        """End in order."""
+
+
+class Leaving:
+    """The objects that are in use."""
+
+    def __init__(self, instances: Sequence[Instance]) -> None:
+        self._instances = instances
+        self._used = dict[Leaver, None]()
+
+    def add(self, each: Leaver) -> None:
+        """Have ``each`` leave before those that were added earlier."""
+        self._used[each] = None
+
+    def remove(self, each: Leaver) -> None:
+        """Note that ``each`` has ended by itself."""
+        self._used.pop(each, None)
+
+    async def leave_all(self) -> None:
+        """End all objects, for a bounded time while a server does not answer."""
+        left_at = time.monotonic()
+        while self._used:
+            leaving = {asyncio.ensure_future(_leave(each)) for each in self._next()}
+            while leaving:
+                _, leaving = await asyncio.wait(leaving, timeout=WATCH_SECONDS)
+                if not any(each.is_away for each in self._instances):
+                    left_at = time.monotonic()
+                elif time.monotonic() - left_at > LEAVE_SECONDS:
+                    _log.warning("not left in order", objects=len(leaving), reason="a server does not answer")
+                    for each in leaving:
+                        each.cancel()
+                    await asyncio.gather(*leaving, return_exceptions=True)
+                    leaving = set()
+
+    def _next(self) -> list[Leaver]:
+        """Remove and return the latest; with a queue those before it that are queues, too."""
+        together = [self._used.popitem()[0]]
+        while self._used and isinstance(together[0], Queue) and isinstance(next(reversed(self._used)), Queue):
+            together.append(self._used.popitem()[0])
+        return together
+
+
+async def _leave(each: Leaver) -> None:
+    try:
+        await each.leave()
+    except (PenstockError, RedisError, OSError) as error:
+        _log.warning("not left in order", object=str(each), reason=str(error))
+
+
+class Bus(Emitter):
     """Queues and more on the keys of busmq 3.1.0: ``async with Bus("redis://localhost:6379") as bus:``.
 
     With several URLs, ``placement`` chooses the server of each new name; existing ones are found wherever they are.
@@ -96,6 +160,7 @@ class Bus(Federating):
         self._leaving = Leaving(self.instances)
         self._tasks = Tasks(_log, partial(self.emit, "error"))
         self._connecting: asyncio.Future[None]
+        self._sites: Sites | None = None
         self._leaves = self._is_online = False
 
     def _level(self, durability: str) -> Level | None:
@@ -176,6 +241,35 @@ class Bus(Federating):
         checked(name)
         return Service(self, name)
 
+    @overload
+    def federate(self, local: Queue, url: str, **options: Unpack["SiteOptions"]) -> "FederatedQueue": ...
+    @overload
+    def federate(self, local: Channel, url: str, **options: Unpack["SiteOptions"]) -> "FederatedChannel": ...
+    @overload
+    def federate(self, local: PubSub, url: str, **options: Unpack["SiteOptions"]) -> "FederatedPubSub": ...
+    @overload
+    def federate(self, local: Persistable, url: str, **options: Unpack["SiteOptions"]) -> "FederatedPersistable": ...
+    @overload
+    def federate(self, local: Service, url: str, **options: Unpack["SiteOptions"]) -> "FederatedService": ...
+
+    def federate(self, local: Any, url: str, **options: Unpack["SiteOptions"]) -> Any:
+        """Return ``local`` as it is at another site: an object with the same methods, whose calls go to ``url``.
+
+        ``url`` is that of a gateway, such as ``wss://a.example/bus``, and ``secret`` its secret. Node's busmq as the
+        server, which takes the secret from the query alone, needs ``secret_in_query``. The first call for a URL opens
+        ``sockets`` websockets (1), with the context ``tls`` if it is given, which all its objects share; they are
+        opened again whenever they end. Raise ``WrongCall`` if a later call asks for others.
+
+        If the bus has servers of its own, queues that the other site announces are noted there, and found with
+        ``Queue.find``.
+        """
+        self.check_connected()
+        if self._sites is None:
+            from penstock.bus.federation import Sites
+
+            self._sites = Sites(self, NOTIFICATIONS)
+        return self._sites.federate(local, url, options)
+
     async def __aenter__(self) -> Self:
         await self.connect()
         return self
@@ -216,7 +310,7 @@ class Bus(Federating):
             instance.subscriber.add(MOVED, self._note_moved)
             instance.start()
         self.spawn(self._alive.run())
-        self.spawn(self._alive.renew())
+        self.spawn(self._alive.run_renewals())
         if not self.instances:
             self._is_online = True
             self._connecting.set_result(None)
@@ -264,15 +358,15 @@ class Bus(Federating):
         """Ask again for the server of ``key`` the next time."""
         self._homes.forget(key)
 
-    def keep_alive(self, queue: Attached) -> None:
+    def keep_alive(self, queue: Place) -> None:
         """Keep ``queue`` alive from now on."""
         self._alive.add(queue)
 
-    def watch(self) -> None:
-        """Have leases renewed, too, while a handler blocks the event loop."""
-        self._alive.watch()
+    def renew(self, claim: Claim) -> None:
+        """Renew the lease of ``claim`` until it is over, also while a handler blocks the event loop."""
+        self._alive.renew(claim)
 
-    def abandon(self, queue: Attached) -> None:
+    def abandon(self, queue: Place) -> None:
         """Keep ``queue`` alive no more."""
         self._alive.remove(queue)
 
@@ -291,6 +385,11 @@ class Bus(Federating):
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run ``work`` until it ends or the bus is disconnected. Emit ``error`` if it ends by a bug."""
         return self._tasks.begin(work)
+
+    async def _close_sites(self) -> None:
+        if self._sites is not None:
+            sites, self._sites = self._sites, None
+            await sites.close()
 
     def _changed(self, instance: Instance, error: Exception | None) -> None:
         up = [each for each in self.instances if each.is_up]
@@ -327,7 +426,7 @@ class Bus(Federating):
             if queue.is_attached:
                 self.spawn(self._follow(queue))
 
-    async def _follow(self, queue: Attached) -> None:
+    async def _follow(self, queue: Place) -> None:
         try:
             await queue.follow(queue.instance)
         except (PenstockError, RedisError) as error:

@@ -24,7 +24,7 @@ from penstock.core.raw_connection import Packed
 from penstock.fallback import Destination, Fallback, Ids, Met, Sent, opened
 
 if TYPE_CHECKING:
-    from penstock.bus.homes import Homes
+    from penstock.bus.placement import Homes
     from penstock.outbox import Outbox, Spools
 
 ON_DISK: Final = 0

@@ -58,8 +58,8 @@ class Host(Protocol):
     def keep_alive(self, queue: Any) -> None:
         """Keep ``queue``, which is attached, alive from now on."""
 
-    def watch(self) -> None:
-        """Have leases renewed, too, while a handler blocks the event loop."""
+    def renew(self, claim: Any) -> None:
+        """Renew the lease of ``claim`` until it is over, also while a handler blocks the event loop."""
 
     def abandon(self, queue: Any) -> None:
         """Keep ``queue`` alive no more."""

@@ -10,10 +10,9 @@ from redis.exceptions import RedisError
 
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
-from penstock.bus.attachment import Attached
-from penstock.bus.consumption import Consumption
+from penstock.bus.place import Place
 from penstock.bus.scripts import RENEW, TOUCH
-from penstock.bus.taking import LEASE_SECONDS
+from penstock.bus.taking import LEASE_SECONDS, Claim
 from penstock.core.connection import connect
 from penstock.core.instance import Instance
 from penstock.core.watchdog import NAME, Watchdog
@@ -29,29 +28,31 @@ class KeepAlive:
     """The queues of a bus that are attached to; ``spawn`` runs a coroutine until the bus is disconnected."""
 
     def __init__(self, instances: Sequence[Instance], spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        self.queues = dict[Attached, float]()
+        self.queues = dict[Place, float]()
         """By when (monotonic) each is due."""
-        self._named = defaultdict[str, dict[Attached, None]](dict)
+        self._named = defaultdict[str, dict[Place, None]](dict)
         """The same by their names."""
+        self._claims = dict[Claim, None]()
+        """Those whose leases are renewed."""
         self._instances, self._spawn = instances, spawn
         self._wake = asyncio.Event()
         self._watchdog: Watchdog | None = None
         self._loop: asyncio.AbstractEventLoop
 
-    def add(self, queue: Attached) -> None:
+    def add(self, queue: Place) -> None:
         """Keep ``queue`` alive from now on."""
         self.queues[queue] = time.monotonic() + queue.seconds / 3
         self._named[queue.name][queue] = None
         self._wake.set()
 
-    def remove(self, queue: Attached) -> None:
+    def remove(self, queue: Place) -> None:
         """Keep ``queue`` alive no more."""
         self.queues.pop(queue, None)
         self._named[queue.name].pop(queue, None)
         if not self._named[queue.name]:
             del self._named[queue.name]
 
-    def named(self, name: str) -> list[Attached]:
+    def named(self, name: str) -> list[Place]:
         """Return the queues ``name`` that are attached."""
         return [*self._named.get(name, ())]
 
@@ -82,8 +83,9 @@ class KeepAlive:
                 for first in range(0, len(mine), TOUCHED_AT_ONCE):
                     self._spawn(self._touch(instance, mine[first : first + TOUCHED_AT_ONCE]))
 
-    def watch(self) -> None:
-        """Have leases renewed, too, while a handler blocks the event loop."""
+    def renew(self, claim: Claim) -> None:
+        """Renew the lease of ``claim`` until it is over, also while a handler blocks the event loop."""
+        self._claims[claim] = None
         if self._watchdog is None:
             self._loop = asyncio.get_running_loop()
             self._watchdog = Watchdog(_log, LEASE_SECONDS / 3, self._consumed, self._renew_elsewhere)
@@ -94,48 +96,48 @@ class KeepAlive:
             self._watchdog.stop()
             self._watchdog = None
 
-    async def renew(self) -> None:
+    async def run_renewals(self) -> None:
         """Renew the leases of consumers that have their queues alone, for ever."""
         try:
             while True:
                 await asyncio.sleep(LEASE_SECONDS / 3)
+                self._claims = {each: None for each in self._claims if each.is_leased}
                 alone = self._alone()
                 for instance, mine in alone:
                     self._spawn(self._renew(instance, mine))
-                if not alone:
+                if not self._claims:
                     self._unwatch()
         finally:
             self._unwatch()
 
-    def _alone(self) -> list[tuple[Instance, list[Consumption]]]:
+    def _alone(self) -> list[tuple[Instance, list[Claim]]]:
         """Return those that have their queues alone, by instance, as many as one script renews."""
-        attached = [each for each in tuple(self.queues) if each.instance.is_up]
-        alone = [each for queue in attached for each in queue.consumptions if each.lease_seconds]
-        found = list[tuple[Instance, list[Consumption]]]()
-        for instance in {each.queue.instance for each in alone}:
-            mine = [each for each in alone if each.queue.instance is instance]
+        alone = [each for each in tuple(self._claims) if each.is_leased and each.place.instance.is_up]
+        found = list[tuple[Instance, list[Claim]]]()
+        for instance in {each.place.instance for each in alone}:
+            mine = [each for each in alone if each.place.instance is instance]
             found += [
                 (instance, mine[first : first + TOUCHED_AT_ONCE]) for first in range(0, len(mine), TOUCHED_AT_ONCE)
             ]
         return found
 
     def _consumed(self) -> dict[str, object]:
-        return next(({"queue": each.queue.name} for _, mine in self._alone() for each in mine), {})
+        return next(({"queue": each.place.name} for _, mine in self._alone() for each in mine), {})
 
     async def _renew_elsewhere(self) -> None:
         """Renew from another event loop; what others have by now, the next renewal in this one finds out."""
         for instance, alone in self._alone():
-            leases, owners = [each.queue.lease for each in alone], [each.who for each in alone]
+            leases, owners = [each.place.lease for each in alone], [each.who for each in alone]
             begun = time.monotonic()
             async with connect(instance.url, name=NAME) as redis:
                 ended = await RENEW(redis, leases=leases, seconds=LEASE_SECONDS, owners=owners)
             for place, each in enumerate(alone, start=1):
                 if -place in ended:  # others may have had the queue meanwhile
-                    self._loop.call_soon_threadsafe(each.note_lapse)
+                    self._loop.call_soon_threadsafe(each.lapsed)
                 elif place not in ended:
                     each.note_lease(begun)
 
-    def _due(self, now: float) -> list[Attached]:
+    def _due(self, now: float) -> list[Place]:
         """Return the queues whose turn it is, and note when the next one will be."""
         due = [each for each, at in self.queues.items() if at - now <= each.seconds / 3 * (1 - TOUCH_EARLY)]
         for queue in due:
@@ -144,7 +146,7 @@ class KeepAlive:
             self.queues[queue] = now + queue.seconds / 3
         return due
 
-    async def _touch(self, instance: Instance, queues: list[Attached]) -> None:
+    async def _touch(self, instance: Instance, queues: list[Place]) -> None:
         begun = time.monotonic()
         keys = [key for queue in queues for key in queue.keys]
         try:
@@ -164,9 +166,9 @@ class KeepAlive:
             except (PenstockError, RedisError) as error:  # the others are as alive as before
                 _log.warning("queue not kept alive", queue=queue.name, reason=str(error))
 
-    async def _renew(self, instance: Instance, alone: list[Consumption]) -> None:
+    async def _renew(self, instance: Instance, alone: list[Claim]) -> None:
         """Renew once: again after a lost reply, it might come after the release of one that ends."""
-        leases, owners = [each.queue.lease for each in alone], [each.who for each in alone]
+        leases, owners = [each.place.lease for each in alone], [each.who for each in alone]
         begun = time.monotonic()
         try:
             ended = await instance.run_once(RENEW, leases=leases, seconds=LEASE_SECONDS, owners=owners)
@@ -178,5 +180,5 @@ class KeepAlive:
                 each.note_fenced()
             else:
                 if -place in ended:
-                    each.note_lapse()
+                    each.lapsed()
                 each.note_lease(begun)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypedDict, TypeVar
 
 from penstock.base.errors import WrongCall
-from penstock.bus.numbers import is_whole
+from penstock.bus.keys import is_whole
 from penstock.core.batches import MAX_BYTES, MAX_MESSAGES
 
 Consuming = TypeVar("Consuming", bound="Moded")

@@ -12,8 +12,7 @@ from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError, Unreadable, WrongCall
 from penstock.base.log import Log
 from penstock.bus.host import Host
-from penstock.bus.keys import object_key
-from penstock.bus.numbers import MAX_TTL, is_whole
+from penstock.bus.keys import MAX_TTL, is_whole, object_key
 from penstock.bus.scripts import SAVE
 from penstock.core.instance import Instance
 

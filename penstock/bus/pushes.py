@@ -5,16 +5,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from penstock.base.errors import Full, Gone, Unavailable
+from penstock.bus.place import Place
 from penstock.bus.scripts import PUSH
 from penstock.core.batches import batches
 from penstock.core.raw_connection import Packed, Prefix
 from penstock.core.wire import Reply
-
-if TYPE_CHECKING:
-    from penstock.bus.queue import Queue
 
 
 class _Single:
@@ -40,24 +37,24 @@ class _Batch:
 class Pushes:
     """The pushes of one queue: they wait in one line, and one call is under way at a time."""
 
-    def __init__(self, queue: "Queue") -> None:
+    def __init__(self, place: Place) -> None:
         self.task: asyncio.Future[None] | None = None
         """What sends them, if any are under way."""
-        self._queue = queue
+        self._place = place
         self._waiting: deque[_Single | _Batch] = deque()
 
     @cached_property
     def _one(self) -> Prefix:
         """The call that pushes one message, without its body."""
-        return PUSH.prefix(**self._queue.keys.named, channel=self._queue.available, direct=b"")
+        return PUSH.prefix(**self._place.keys.named, channel=self._place.available, direct=b"")
 
     def add(self, body: bytes) -> "asyncio.Future[int]":
         """Push one message; the result is its id."""
         push = _Single(body)
-        queue = self._queue
-        if len(self._waiting) >= queue.bus.buffer and (not queue.is_attached or queue.instance.is_away):
+        place = self._place
+        if len(self._waiting) >= place.bus.buffer and (not place.is_attached or place.instance.is_away):
             push.future.set_exception(self._too_many())
-        elif self.task is not None or not queue.is_attached or not self._send_now(push):
+        elif self.task is not None or not place.is_attached or not self._send_now(push):
             self._append(push)
         return push.future
 
@@ -94,34 +91,34 @@ class Pushes:
     def _append(self, push: _Single | _Batch) -> None:
         self._waiting.append(push)
         if self.task is None:
-            self._queue.bus.ends_with(self._queue)
-            self.task = self._queue.bus.spawn(self._run())
+            self._place.bus.ends_with(self._place)
+            self.task = self._place.bus.spawn(self._run())
 
     def _too_many(self) -> Unavailable:
-        waiting, queue = len(self._waiting), self._queue
-        if queue.is_attached:
-            return queue.instance.full(waiting)
-        return Unavailable(f"queue {queue.name}: {waiting:,} pushes wait for `attach` already (buffer)")
+        waiting, place = len(self._waiting), self._place
+        if place.is_attached:
+            return place.instance.full(waiting)
+        return Unavailable(f"queue {place.name}: {waiting:,} pushes wait for `attach` already (buffer)")
 
     def _send_now(self, push: _Single) -> bool:
         """Push one message while no other is under way. Return False if it has to wait."""
-        queue = self._queue
+        place = self._place
         sending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def sent(reply: Reply) -> None:
             if reply.error or not reply.value()[1]:
-                self.task = self._queue.bus.spawn(self._run(push, reply))
+                self.task = self._place.bus.spawn(self._run(push, reply))
             else:
-                queue.pushed += 1
+                place.pushed += 1
                 if not push.future.done():
                     push.future.set_result(reply.value()[0])
-                self.task = self._queue.bus.spawn(self._run()) if self._waiting else None
+                self.task = self._place.bus.spawn(self._run()) if self._waiting else None
                 if self.task is None:
-                    queue.emit("drain")
+                    place.emit("drain")
             if not sending.done():
                 sending.set_result(None)
 
-        if queue.instance.confirms or queue.instance.send(self._one.pack(push.body), sent) is None:
+        if place.instance.confirms or place.instance.send(self._one.pack(push.body), sent) is None:
             return False
         self.task = sending
         return True
@@ -133,7 +130,7 @@ class Pushes:
             if first:
                 await self._send_singles([first], sent)
             while self._waiting:
-                await self._queue.wait_attached()
+                await self._place.wait_attached()
                 if isinstance(batch := self._waiting[0], _Batch):
                     self._waiting.popleft()
                     await self._send_batch(batch)
@@ -146,7 +143,7 @@ class Pushes:
         else:
             self.task = None  # before handlers push more
             if drains:
-                self._queue.emit("drain")
+                self._place.emit("drain")
         finally:
             if self.task is asyncio.current_task():
                 self.task = None
@@ -199,30 +196,30 @@ class Pushes:
 
     async def _push(self, bodies: Packed, ids: list[int], sent: Reply | None = None) -> None:
         """Push ``bodies``, unless they were ``sent``, and append their ids to ``ids``."""
-        queue = self._queue
-        named = {**queue.keys.named, "channel": queue.available, "direct": b"", "bodies": bodies}
+        place = self._place
+        named = {**place.keys.named, "channel": place.available, "direct": b"", "bodies": bodies}
         while True:
             begun = 0.0  # if it was sent some time ago
             if sent is None:
-                await queue.wait_attached()
+                await place.wait_attached()
                 begun = time.monotonic()
             try:
-                if queue.instance.confirms:
-                    first, many = await queue.call_durably(PUSH, **named)
+                if place.instance.confirms:
+                    first, many = await place.call_durably(PUSH, **named)
                 else:
-                    first, many = await queue.finish(sent, PUSH, **named)
+                    first, many = await place.finish(sent, PUSH, **named)
                 break
             except Gone:
                 sent = None
-                if not await queue.note_gone(begun):
-                    raise Gone(f"queue {queue.name} was closed") from None
+                if not await place.note_gone(begun):
+                    raise Gone(f"queue {place.name} was closed") from None
         ids += range(first, first + many)
-        queue.pushed += many
+        place.pushed += many
         if many < bodies.count:
-            raise Full(f"queue {queue.name} is full: it holds as many messages as its maxsize")
+            raise Full(f"queue {place.name} is full: it holds as many messages as its maxsize")
 
     def _disconnected(self) -> Unavailable:
-        return Unavailable(f"queue {self._queue.name}: the bus was disconnected")
+        return Unavailable(f"queue {self._place.name}: the bus was disconnected")
 
 
 def _fail(push: _Single | _Batch, error: Exception) -> None:

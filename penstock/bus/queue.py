@@ -1,29 +1,29 @@
 """A queue: attach to it, push, consume, acknowledge, describe, close."""
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any, ClassVar, Literal, Unpack, overload
+from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
-from penstock.base.encoding import encoded
-from penstock.base.errors import Full, Unavailable, WrongCall
+from penstock.base.encoding import decoded, decoded_fields, encoded, parse_whole
+from penstock.base.errors import Full, Gone, Unavailable, WrongCall
 from penstock.base.payload import Payload, as_payload, checked
-from penstock.bus.acks import Acks
-from penstock.bus.attachment import Attached
-from penstock.bus.consumption import Consumption
-from penstock.bus.description import Described
+from penstock.bus.consumption import Acks, Consumption
 from penstock.bus.fallback import BusOutbox, StoredPushes
 from penstock.bus.host import Host
-from penstock.bus.keys import CLOSED
+from penstock.bus.keys import CLOSED, MAX_TTL, check_field, check_id, whole
 from penstock.bus.mode import Mode, ModeOptions, running
-from penstock.bus.numbers import check_id
+from penstock.bus.place import Place
 from penstock.bus.pushes import Pushes
-from penstock.bus.scripts import CLOSE, FLUSH
+from penstock.bus.scripts import CLOSE, DESCRIBE, FLUSH
 from penstock.core.batches import payload_batches
 
+OWN_FIELDS: Final = frozenset({"moving", "source", "discover", "last_consumer", "restored"})
+"""Fields of the metadata that nobody else may set."""
 
-class Queue(Attached, Described):
+
+class Queue(Place):
     """One queue of a bus, by name. Its messages have ids 1, 2, 3, ...
 
     Events: ``attaching``, ``attached`` (whether it existed), ``detaching``, ``detached``, ``consuming`` (True or
@@ -37,10 +37,14 @@ class Queue(Attached, Described):
     def __init__(self, bus: Host, name: str, outbox: BusOutbox | None = None) -> None:
         checked(name)
         super().__init__(bus, name)
-        self.pushed = self.consumed = 0
-        """Messages that this object has pushed and handed out."""
         self._pushes: Pushes | StoredPushes = StoredPushes(self, outbox) if outbox else Pushes(self)
         self._acks = Acks(self)
+        self.followers = self._acks.consumptions
+
+    @property
+    def consumptions(self) -> list[Consumption]:
+        """Return the one that runs, if any, behind those that are ending."""
+        return self._acks.consumptions
 
     @property
     def is_consuming(self) -> bool:
@@ -88,7 +92,7 @@ class Queue(Attached, Described):
         before. Of the errors ``Full`` and ``Gone`` remain, and ``DiskFull``, or ``Unconfirmed`` if the message may have
         arrived before. A queue that does not exist any more is created again, unless it is known to be closed.
         """
-        self._bus.check_connected()
+        self.bus.check_connected()
         return self._pushes.add(as_payload(message, json=json))
 
     @overload
@@ -100,7 +104,7 @@ class Queue(Attached, Described):
 
     async def push_many(self, messages: Iterable[Any] | AsyncIterable[Any], *, json: bool = False) -> list[int]:
         """Push all of ``messages`` in order, in batches; return their ids. Raise as ``push`` does."""
-        self._bus.check_connected()
+        self.bus.check_connected()
         ids = list[int]()
         try:
             async with aclosing(payload_batches(messages, partial(as_payload, json=json))) as found:
@@ -128,15 +132,15 @@ class Queue(Attached, Described):
         while handling is slow. While a consumption runs, a call with the same options returns it; raise ``WrongCall``
         for others.
         """
-        if not self._bus.leaves:  # after `disconnect` the loop raises Unavailable
-            self._bus.check_connected()
+        if not self.bus.leaves:  # after `disconnect` the loop raises Unavailable
+            self.bus.check_connected()
         mode = Mode.of(options)
         if self.consumptions and not self.consumptions[-1].ends:
             return running(self.consumptions[-1], mode)
-        consumption = Consumption(self, mode)
+        consumption = Consumption(self, mode, self._acks)
         self.consumptions.append(consumption)
         if mode.reliable:
-            self._acks.last_reliable = consumption
+            self._acks.last_reliable = consumption.claim
         return consumption
 
     async def stop(self) -> None:
@@ -151,11 +155,7 @@ class Queue(Attached, Described):
         were those of an ``exclusive`` consumption, and another consumer has the queue, or may have had it.
         """
         check_id(id)
-        return self._acks.add(None, id)
-
-    def ack_for(self, consumption: Consumption, id: int) -> "asyncio.Future[None]":
-        """Acknowledge as ``ack``, what ``consumption`` has handed out."""
-        return self._acks.add(consumption, id)
+        return self._acks.ack(id)
 
     async def close(self) -> None:
         """Destroy the queue with its messages. Everybody attached to it hears ``closed``; their next push fails.
@@ -166,7 +166,7 @@ class Queue(Attached, Described):
             raise WrongCall(f"queue {self.name}: expected `attach` before `close`")
         await self.detach()
         await self.call_once(CLOSE, **self.keys.named, lease=self.lease, channel=CLOSED, name=encoded(self.name))
-        self._bus.forget_home(self._metadata)
+        self.bus.forget_home(self._metadata)
         self._closed = True
         self.emit("closed")
 
@@ -177,3 +177,59 @@ class Queue(Attached, Described):
         """
         metadata, messages, _, toack = self.keys
         await self.call_once(FLUSH, metadata=metadata, messages=messages, toack=toack)
+
+    async def count(self) -> int:
+        """Return how many messages wait."""
+        return int(await (await self.home()).command("LLEN", self.keys.messages)) // 2
+
+    async def ttl(self) -> int | None:
+        """Return the ttl (s) of the queue; None if it does not exist."""
+        return parse_whole(await self.get_metadata("ttl"))
+
+    async def maxsize(self) -> int | None:
+        """Return the most messages that it may hold, 0 without limit; None if it does not exist."""
+        return parse_whole(await self.get_metadata("maxsize"))
+
+    async def find(self) -> str | None:
+        """Return where the queue is: ``local``, or the URL of another site; None if it is not known."""
+        return await self.get_metadata("source")
+
+    async def metadata(self) -> dict[str, str]:
+        """Return all fields of the metadata; empty if the queue does not exist."""
+        words = await (await self.home()).command("HGETALL", self.keys.metadata)
+        return decoded_fields(dict(zip(words[::2], words[1::2], strict=True)))
+
+    async def get_metadata(self, field: str) -> str | None:
+        """Return one field of the metadata; None if it does not exist."""
+        check_field(field)
+        found = await (await self.home()).command("HGET", self.keys.metadata, encoded(field))
+        return None if found is None else decoded(found)
+
+    async def set_metadata(self, fields: Mapping[str, object]) -> None:
+        """Set ``fields`` of the metadata, and leave the others as they are.
+
+        Values are text; True and False become ``true`` and ``false``. Raise ``Gone`` if the queue does not exist. A
+        ``ttl`` holds from the next sign of life of anybody who is attached, at once if it is longer.
+        """
+        if own := OWN_FIELDS & fields.keys():
+            raise WrongCall(f"the bus itself sets {', '.join(sorted(own))}: choose other names")
+        if "ttl" in fields and not whole(as_text(fields["ttl"]), MAX_TTL):
+            raise WrongCall(f"ttl={fields['ttl']}: expected whole seconds from 1 to 10^9")
+        if "maxsize" in fields and whole(as_text(fields["maxsize"])) is None:
+            raise WrongCall(f"maxsize={fields['maxsize']}: expected a number from 0 on")
+        for name in fields:
+            check_field(name)
+        words = [word for name, each in fields.items() for word in (encoded(name), as_text(each))]
+        if not words:
+            return
+        ttl = await self.call(DESCRIBE, **self.keys.named, fields=words)
+        if not ttl:
+            raise Gone(f"queue {self.name} does not exist")
+        self.note_ttl(ttl)
+
+
+def as_text(value: object) -> bytes:
+    """Return a value of the metadata as it is stored."""
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    return value if isinstance(value, bytes) else encoded(str(value))

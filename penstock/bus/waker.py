@@ -2,16 +2,13 @@
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from penstock.bus.numbers import whole
+from penstock.bus.host import Host
+from penstock.bus.keys import whole
+from penstock.core.instance import Instance
 from penstock.core.wire import Subscriber
-
-if TYPE_CHECKING:
-    from penstock.bus.queue import Queue
-    from penstock.core.instance import Instance
-
 
 _wakers: "Final[WeakKeyDictionary[Instance, dict[bytes, Waker]]]" = WeakKeyDictionary()
 
@@ -35,7 +32,7 @@ class Waker:
         self.more = False
         self.members = list[Member]()
         self._idle = list[Member]()
-        self._subscriber, self._channel = subscriber, channel
+        self._subscriber, self.channel = subscriber, channel
         self._confirmed: asyncio.Future[None]
         self._taken = 0
         """The highest id that a member has taken or read."""
@@ -45,16 +42,15 @@ class Waker:
         """The highest id that was announced since the subscription."""
 
     @classmethod
-    def of(cls, queue: "Queue", *, shared: bool) -> "Waker":
-        """Return one for a consumption of ``queue``: with ``shared`` the one that all others of this process have."""
-        instance = queue.instance
-        waker = cls(instance.subscriber, queue.available)
-        return wakers_of(instance).setdefault(queue.available, waker) if shared else waker
+    def of(cls, instance: Instance, channel: bytes, *, shared: bool) -> "Waker":
+        """Return one for a consumption: with ``shared`` the one that all others of this process have."""
+        waker = cls(instance.subscriber, channel)
+        return wakers_of(instance).setdefault(channel, waker) if shared else waker
 
     async def join(self, member: Member) -> None:
         """Add ``member``, and return once it would hear of new messages; it has to look for those that wait already."""
         if not self.members:
-            self._confirmed = self._subscriber.add(self._channel, self._announced)
+            self._confirmed = self._subscriber.add(self.channel, self._announced)
         self.members.append(member)
         await asyncio.shield(self._confirmed)
         self.ring()
@@ -64,7 +60,7 @@ class Waker:
         if member in self.members:
             self.members.remove(member)
             if not self.members:
-                self._subscriber.remove(self._channel, self._announced)
+                self._subscriber.remove(self.channel, self._announced)
         self.end_idle(member)
 
     def idle(self, member: Member) -> None:
@@ -128,20 +124,19 @@ class Waker:
                 self.ring()
 
 
-def wakers_of(instance: "Instance") -> dict[bytes, Waker]:
+def wakers_of(instance: Instance) -> dict[bytes, Waker]:
     """Return those of the queues on ``instance`` that are taken from, by the channel that announces new messages."""
     return _wakers.setdefault(instance, {})
 
 
-async def join(waker: Waker, member: Member, queue: "Queue") -> None:
-    """Have ``member`` hear of new messages of ``queue``. Raise ``Unavailable`` if that takes too long."""
-    instance = queue.instance
-    async with queue.bus.bounded(lambda: f"{instance.address} confirms no subscription: {instance.reason}"):
+async def join(waker: Waker, member: Member, instance: Instance, bus: Host) -> None:
+    """Have ``member`` hear of new messages on ``instance``. Raise ``Unavailable`` if that takes too long."""
+    async with bus.bounded(lambda: f"{instance.address} confirms no subscription: {instance.reason}"):
         await waker.join(member)
 
 
-def leave(waker: Waker, member: Member, queue: "Queue", instance: "Instance") -> None:
+def leave(waker: Waker, member: Member, instance: Instance) -> None:
     """Have ``member`` hear of no new messages on ``instance`` any more."""
     waker.leave(member)
-    if not waker.members and wakers_of(instance).get(queue.available) is waker:
-        del wakers_of(instance)[queue.available]
+    if not waker.members and wakers_of(instance).get(waker.channel) is waker:
+        del wakers_of(instance)[waker.channel]

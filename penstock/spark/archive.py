@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
 from penstock.base.errors import NoArchive, PenstockError, Unsuitable
+from penstock.spark.claims import PUBLISHED, PUBLISHING, exists, file_of, read_claim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,6 @@ BEGUN: Final = "_writing"
 TAKEN_OVER: Final = (
     "another pipeline has taken over, as this one was stopped for longer than leaseExpire, or both write here"
 )
-BATCHES: Final = re.compile(r"(?P<query>.+)-(?P<first>\d{9,})(\.\.(?P<last>\d{9,}))?")
 DDL: Final = (
     "entry string, place int, number long, event string, id string, xid string, at timestamp, queue string, "
     "service string, attempt int, seconds double, timeout double, message binary, extra string, date date, "
@@ -70,28 +69,6 @@ MINUTES_DDL: Final = (
     "histogram array<long>, buckets map<int, long>, attempts long, timeouts long, dead long, hour string, batch string"
 )
 SCHEMAS: Final = {EVENTS: DDL, MINUTES: MINUTES_DDL}
-
-
-@dataclass(frozen=True, order=True)
-class Batches:
-    """The micro-batches in one directory: a single one, or a merged range from ``first`` to ``last``."""
-
-    query: str
-    """The first characters of the id of the query."""
-    first: int
-    last: int
-
-    @classmethod
-    def of(cls, name: str) -> "Self | None":
-        """Parse the ``name`` of a directory; return None if a pipeline has not named it."""
-        if not (found := BATCHES.fullmatch(name)):
-            return None
-        first = int(found["first"])
-        return cls(found["query"], first, int(found["last"] or first))
-
-    @property
-    def name(self) -> str:
-        return f"{self.query}-{self.first:09d}" + f"..{self.last:09d}" * (self.last > self.first)
 
 
 @dataclass(frozen=True)
@@ -202,8 +179,6 @@ def stored(spark: "SparkSession", directory: str, base: str, hours: Sequence[str
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from penstock.spark.claims import PUBLISHED, PUBLISHING, read_claim
-
     recent, published = f"{directory}/{RECENT[base]}", f"{directory}/{base}"
     hourly = [f"{published}/hour={hour}" for hour in hours]
     found: dict[str, DataFrame] = {}
@@ -272,12 +247,6 @@ def delete_published(
             delete(spark, f"{directory}/{base}/{values}/batch={name}")
 
 
-def exists(spark: "SparkSession", path: str) -> bool:
-    """Return whether there is a file or a directory."""
-    files, place = file_of(spark, path)
-    return bool(files.exists(place))
-
-
 def mounted(spark: "SparkSession", directory: str) -> "Mounted | None":
     """Return ``directory`` as this process may write it; None for HDFS and object stores."""
     files, place = file_of(spark, directory)
@@ -288,15 +257,3 @@ def mounted(spark: "SparkSession", directory: str) -> "Mounted | None":
 def without_scheme(directory: str) -> str:
     """Return the path of a URL of a mounted file system, ``file:/x`` or ``file:///x``; others as they are."""
     return re.sub(r"^file:(//)?(?=/)", "", directory)
-
-
-def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:
-    """Return Java's objects for the file system of ``path`` and for the path."""
-    file = _path(spark._jvm)(path)
-    return file.getFileSystem(spark._jsc.hadoopConfiguration()), file
-
-
-@cache
-def _path(java: Any) -> Any:
-    """Return the class of paths: to find it takes five round trips."""
-    return java.org.apache.hadoop.fs.Path

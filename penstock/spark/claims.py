@@ -14,16 +14,17 @@ it; from this claim readers and merges know that its rows are published.
 """
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self
-
-from penstock.spark.archive import Batches, exists, file_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+BATCHES: Final = re.compile(r"(?P<query>.+)-(?P<first>\d{9,})(\.\.(?P<last>\d{9,}))?")
 PUBLISHING: Final = "_publishing"
 """Name of the claim; readers of Parquet ignore names with an underscore."""
 PUBLISHED: Final = "_published"
@@ -32,6 +33,28 @@ CUT_OFF_SECONDS: Final = 60.0
 """Age of a claim from which it is no longer being written."""
 PASSING: Final = "FileNotFoundException", "ChecksumException"
 """Errors of Hadoop for a file that has gone, or is cut off."""
+
+
+@dataclass(frozen=True, order=True)
+class Batches:
+    """The micro-batches in one directory: a single one, or a merged range from ``first`` to ``last``."""
+
+    query: str
+    """The first characters of the id of the query."""
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, name: str) -> "Self | None":
+        """Parse the ``name`` of a directory; return None if a pipeline has not named it."""
+        if not (found := BATCHES.fullmatch(name)):
+            return None
+        first = int(found["first"])
+        return cls(found["query"], first, int(found["last"] or first))
+
+    @property
+    def name(self) -> str:
+        return f"{self.query}-{self.first:09d}" + f"..{self.last:09d}" * (self.last > self.first)
 
 
 @dataclass(frozen=True)
@@ -105,3 +128,21 @@ def write_claim(spark: "SparkSession", path: str, claim: Claim, *, again: bool =
     stream.write(str(claim).encode())
     stream.close()
     return True
+
+
+def exists(spark: "SparkSession", path: str) -> bool:
+    """Return whether there is a file or a directory."""
+    files, place = file_of(spark, path)
+    return bool(files.exists(place))
+
+
+def file_of(spark: "SparkSession", path: str) -> tuple[Any, Any]:
+    """Return Java's objects for the file system of ``path`` and for the path."""
+    file = _path(spark._jvm)(path)
+    return file.getFileSystem(spark._jsc.hadoopConfiguration()), file
+
+
+@cache
+def _path(java: Any) -> Any:
+    """Return the class of paths: to find it takes five round trips."""
+    return java.org.apache.hadoop.fs.Path

@@ -10,29 +10,17 @@ import shutil
 import sys
 import tempfile
 from argparse import ArgumentParser
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from penstock.spark.session import file_of_classes, session, what_is_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EXIT_SECONDS: Final = 300
 """Longest time in which Java may write the archive, as it ends."""
-
-
-def file_of_classes() -> Path:
-    """Return where the archive is, or would be. PySpark must be installed."""
-    spec = find_spec("pyspark")
-    assert spec is not None
-    return Path(str(spec.origin)).with_name("penstock-classes.jsa")
-
-
-def java_options() -> str:
-    """Return the option of Java to use the archive; nothing without one."""
-    file = file_of_classes()
-    return f" -XX:SharedArchiveFile={file} -Xlog:disable" if file.exists() else ""
 
 
 def compile_pyspark() -> None:
@@ -60,8 +48,6 @@ def compile_pyspark() -> None:
 def write() -> Path:
     """Run what a pipeline runs, and let Java write the classes that it has loaded, as it ends. Return the file."""
     from pyspark import SparkContext
-
-    from penstock.spark.session import session
 
     file = file_of_classes()
     file.unlink(missing_ok=True)
@@ -104,8 +90,6 @@ def _work(spark: "SparkSession", place: str) -> None:
 
 
 if __name__ == "__main__":
-    from penstock.spark.session import what_is_missing
-
     ArgumentParser(prog="python -m penstock.spark.classes", description=__doc__).parse_args()
     if problem := what_is_missing():
         sys.exit(problem)

@@ -18,7 +18,8 @@ from typing import Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.extras import extra
-from penstock.spark.archive import DDL, Batches
+from penstock.spark.archive import DDL
+from penstock.spark.claims import Batches
 from penstock.spark.files import Files, Part
 
 with extra("delta"):

@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from penstock.base.errors import NoArchive, Unsuitable
-from penstock.spark.archive import EVENTS, RECENT, Batches, without_scheme
-from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
+from penstock.spark.archive import EVENTS, RECENT, without_scheme
+from penstock.spark.claims import PUBLISHED, PUBLISHING, Batches, Claim
 
 MAX_LISTINGS: Final = 100
 """Maximum number of listings of a directory from which files go."""

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,7 +71,6 @@ def session(
     from pyspark.sql import SparkSession
 
     from penstock.spark import register
-    from penstock.spark.classes import java_options
     from penstock.spark.reasons import without_noise
 
     settings = EVERYWHERE | {key.replace("_", "."): value for key, value in more.items()}
@@ -93,6 +93,19 @@ def session(
     without_noise(spark)
     register(spark)
     return spark
+
+
+def file_of_classes() -> Path:
+    """Return where the archive is, or would be. PySpark must be installed."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    return Path(str(spec.origin)).with_name("penstock-classes.jsa")
+
+
+def java_options() -> str:
+    """Return the option of Java to use the archive; nothing without one."""
+    file = file_of_classes()
+    return f" -XX:SharedArchiveFile={file} -Xlog:disable" if file.exists() else ""
 
 
 def is_submitted() -> bool:

@@ -149,7 +149,7 @@ class Service(
         self._call("serve", (answer,), {"concurrency": concurrency, **options})
 
 
-class Request(Object, of="penstock.bus.request:Request", names="partial answer end fail"):
+class Request(Object, of="penstock.bus.requests:Request", names="partial answer end fail"):
     """As ``penstock.bus.Request``."""
 
     data: Any
@@ -162,7 +162,7 @@ class FederatedQueue(Queue, of="penstock.bus.federation.queue:FederatedQueue", n
     """As ``penstock.bus.federation.FederatedQueue``."""
 
 
-class FederatedConsumption(Consumption, of="penstock.bus.federation.consumption:FederatedConsumption"):
+class FederatedConsumption(Consumption, of="penstock.bus.federation.queue:FederatedConsumption"):
     """As ``penstock.bus.federation.FederatedConsumption``."""
 
 

@@ -9,9 +9,8 @@ from websockets.exceptions import ConnectionClosed
 
 from penstock.base.errors import PenstockError
 from penstock.bus.federation.frames import CLOSE, DATA, ID_BYTES, READY, Lines, dumped, methods_line
-from penstock.bus.federation.liveness import keep_alive
-from penstock.bus.federation.socket import MAX_FRAME
-from penstock.bus.federation.writer import Writer
+from penstock.bus.federation.site import MAX_FRAME
+from penstock.bus.federation.websocket import Writer, keep_alive
 from penstock.core.tasks import Tasks
 from services.gateway.confirmations import Confirmations
 from services.gateway.creation import created

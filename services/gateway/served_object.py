@@ -6,7 +6,7 @@ from typing import Any, Final
 from penstock.base.encoding import decoded_fields, encoded
 from penstock.base.errors import Unauthorized, WrongCall
 from penstock.bus.federation.frames import Call
-from penstock.bus.numbers import MAX_TTL
+from penstock.bus.keys import MAX_TTL
 from penstock.bus.persistable import TTL
 from penstock.bus.scripts import SAVE
 from services.gateway.served import ANSWERED, Peer, Served, text_at

@@ -15,18 +15,8 @@ from redis import Redis
 from penstock.base.errors import Unsuitable
 from penstock.base.keys import Keys
 from penstock.core.script import Script
-from penstock.spark.archive import (
-    DDL,
-    EVENTS,
-    MALFORMED,
-    RECENT,
-    Batches,
-    Mounted,
-    delete_published,
-    exists,
-    overwrite,
-)
-from penstock.spark.claims import PUBLISHED, read_claim
+from penstock.spark.archive import DDL, EVENTS, MALFORMED, RECENT, Mounted, delete_published, overwrite
+from penstock.spark.claims import PUBLISHED, Batches, exists, read_claim
 from penstock.spark.options import run
 from penstock.spark.rollups import added_up, minutes
 from services.pipeline.rollups import Rollups

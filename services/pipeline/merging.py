@@ -23,15 +23,22 @@ from penstock.spark.archive import (
     SCHEMAS,
     TAKEN_OVER,
     WRITING,
-    Batches,
     delete,
-    exists,
-    file_of,
     listed,
     mounted,
     move,
 )
-from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim, is_cut_off, read_claim, write_claim
+from penstock.spark.claims import (
+    PUBLISHED,
+    PUBLISHING,
+    Batches,
+    Claim,
+    exists,
+    file_of,
+    is_cut_off,
+    read_claim,
+    write_claim,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,11 +32,11 @@ from penstock.spark.archive import (
     WRITER,
     Mounted,
     delete_published,
-    file_of,
     listed,
     overwrite,
     stored,
 )
+from penstock.spark.claims import file_of
 from penstock.spark.options import exchange
 from penstock.spark.rollups import BASE, LEAST, SHARES, SIZES, windows
 from penstock.spark.staging import checked

@@ -9,8 +9,7 @@ from redis.asyncio import Redis
 
 from penstock.base.encoding import decoded
 from penstock.bus import Bus, Message, Service
-from penstock.bus.answers import MAX_DIRECT, Answers
-from penstock.bus.requester import Requester
+from penstock.bus.requests import MAX_DIRECT, Answers, Requester
 from tests.bus.given import attached
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.support.harness import PATIENCE, eventually

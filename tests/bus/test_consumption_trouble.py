@@ -96,7 +96,7 @@ async def test_what_an_exclusive_consumer_took_before_its_lease_ended_is_taken_a
             }
             await RESTORE(redis, **other, first=1, most=100, channel=queue.available)
             assert await redis.lpop(MESSAGES, 10) == [b"%c" % each for each in b"1a2b3c4d5e"]
-            consumption.note_lease(since=0)
+            consumption.claim.note_lease(since=0)
         if message.id == 6:
             break
     await queue.stop()
@@ -113,7 +113,7 @@ async def test_what_a_late_restore_has_put_back_is_acknowledged_as_well(bus: Bus
     first, second = handed
     assert first
     assert second
-    await _restore(redis, queue, consumption.who)
+    await _restore(redis, queue, consumption.claim.who)
     await first.ack()
     assert await redis.lrange(MESSAGES, 0, -1) == [b"2", b"b", b"3", b"c"]
     await queue.ack(3)  # which was not handed out
@@ -134,7 +134,7 @@ async def test_an_ack_takes_no_message_whose_id_a_server_that_had_lost_some_give
     await redis.delete(MESSAGES, TOACK)
     await redis.set(KEYS[2], 2)
     await redis.rpush(TOACK, "1", "a", "2", "b")
-    await _restore(redis, queue, consumption.who, many=2)
+    await _restore(redis, queue, consumption.claim.who, many=2)
     assert await queue.push_many(["new c", "new d"]) == [3, 4]
     await last.ack()
     assert await redis.lrange(MESSAGES, 0, -1) == [b"3", b"new c", b"4", b"new d"]

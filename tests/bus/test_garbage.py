@@ -54,7 +54,7 @@ async def test_what_has_no_id_goes_back_if_it_is_not_handed_out(
     await redis.rpush(MESSAGES, "abc", "lie", "2", "two")
     consumption = queue.consume(reliable=True)
     await consumption.fetch()
-    assert len(consumption.ahead.messages) == 3
+    assert len(consumption.claim.messages) == 3
     await queue.stop()
     assert await redis.lrange(MESSAGES, 0, -1) == [b"1", b"one", b"2", b"two", b"0", b"lie"]
     assert not await redis.exists(TOACK)

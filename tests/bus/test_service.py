@@ -330,7 +330,7 @@ async def test_an_answer_waits_for_the_queue_of_a_requester_that_asks_early(
     await service.serve()
     requests = await attached(bus, name="service:echo")
     name = "service:echo:replyTo:0123456789abcdef"
-    monkeypatch.setattr("penstock.bus.provider.REPLY_SECONDS", PATIENCE)
+    monkeypatch.setattr("penstock.bus.service.REPLY_SECONDS", PATIENCE)
     await requests.push({"data": 1, "replyTo": f"{name}1", "reqId": "r"}, json=True)
     await eventually(lambda: _waiting(redis, 0))
     replies = await attached(bus, name=f"{name}1")

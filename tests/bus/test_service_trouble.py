@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from penstock.base.encoding import decoded
 from penstock.base.errors import RequestFailed, WrongCall, WrongType
 from penstock.bus import Bus, Request
-from penstock.bus.requester import MAX_PARTS, Requester
+from penstock.bus.requests import MAX_PARTS, Requester
 from tests.bus.given import attached, heard, keep_alive, provider, requester
 from tests.support.harness import eventually
 

@@ -22,8 +22,7 @@ from deltalake import DeltaTable
 from penstock.base.errors import NoArchive
 from penstock.cli._archive import require_archive
 from penstock.spark import delta, files
-from penstock.spark.archive import Batches
-from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
+from penstock.spark.claims import PUBLISHED, PUBLISHING, Batches, Claim
 from penstock.spark.delta import ExportFailed, export
 from penstock.spark.files import Files
 from tests.support.commandline import penstock

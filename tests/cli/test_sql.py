@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.spark.archive import Batches
-from penstock.spark.claims import PUBLISHED, PUBLISHING, Claim
+from penstock.spark.claims import PUBLISHED, PUBLISHING, Batches, Claim
 from tests.support.commandline import penstock
 
 duckdb = pytest.importorskip("duckdb")

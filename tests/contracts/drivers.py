@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from penstock.base.errors import Fenced, Occupied
 from penstock.base.ports import free_port
-from penstock.bus import Bus, Queue, consumption, keep_alive, taking, taking_reliably
+from penstock.bus import Bus, Queue, keep_alive, taking
 from penstock.core.backoff import Backoff
 from penstock.hqueue import Queue as TaskQueue
 from penstock.hqueue import Queues
@@ -434,7 +434,7 @@ class OverBus(Driver):
 
     @classmethod
     async def work(cls, order: Order) -> None:
-        for module in (consumption, keep_alive, taking, taking_reliably):
+        for module in (keep_alive, taking):
             vars(module)["LEASE_SECONDS"] = int(order.lease)
         async with cls.attached(order) as queue:
             stops = asyncio.Event()

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from penstock.base.errors import Unconfirmed
-from penstock.bus import Bus, Message, Queue, consumption, keep_alive, taking, taking_reliably
+from penstock.bus import Bus, Message, Queue, keep_alive, taking
 from penstock.core import instance
 from penstock.core.script import Script
 from penstock.testing.chaos.frames import words_of
@@ -19,7 +19,7 @@ from penstock.testing.chaos.proxy import FaultProxy, ProxyFault
 from tests.reliability.command_proxy import CommandFault, Kind
 from tests.support.harness import eventually
 
-LEASED: Final = (consumption, keep_alive, taking, taking_reliably)
+LEASED: Final = (keep_alive, taking)
 """The modules that use the time of a lease, for which tests cannot wait."""
 BREAKS: Final = [kind for kind in Kind if not kind.swallows]
 SWALLOWS: Final = [kind for kind in Kind if kind.swallows]

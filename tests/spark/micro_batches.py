@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.spark.archive import DDL, EVENTS, RECENT, Batches, events, overwrite
+from penstock.spark.archive import DDL, EVENTS, RECENT, events, overwrite
+from penstock.spark.claims import Batches
 from tests.spark import DataFrame, SparkSession
 
 if TYPE_CHECKING:

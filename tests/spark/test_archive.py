@@ -26,7 +26,6 @@ from penstock.spark.archive import (
     PARTITIONS,
     RECENT,
     ROLLUPS,
-    Batches,
     Mounted,
     delete_published,
     events,
@@ -34,6 +33,7 @@ from penstock.spark.archive import (
     rolled_up,
     stored,
 )
+from penstock.spark.claims import Batches
 from penstock.spark.reasons import reason_of_error
 from penstock.spark.sources import archiving
 from penstock.spark.sources.archiving import FILES_DDL, ROWS_DDL, prepared, written

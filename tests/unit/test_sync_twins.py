@@ -51,12 +51,14 @@ def test_the_types_of_twins_equal_the_generated_ones(module: str) -> None:
 
 @pytest.mark.parametrize(("module", "twin"), TWINS)
 def test_a_twin_offers_what_is_public_and_nothing_internal(module: str, twin: Any) -> None:
+    kind = resolve_name(twin._of)
+    assert twin._of == f"{kind.__module__}:{kind.__qualname__}", "its objects would be given out as they are"
     bases = [each for each in twin.__bases__ if not each.__module__.startswith("penstock.sync.")]
     inherited = {name for base in bases for name in dir(base)}
     offered = {name for name in dir(twin) if name[0] != "_"}
     assert offered - inherited == {name for name in described(module)[twin.__name__] if name[0] != "_"} - inherited
     if module != "bus":
-        known = {name for name in dir(resolve_name(twin._of)) if name[0] != "_"}
+        known = {name for name in dir(kind) if name[0] != "_"}
         assert known - offered == INTERNAL.get(f"{module}.{twin.__name__}", set()), (
             "is it internal? Say so, or offer it"
         )

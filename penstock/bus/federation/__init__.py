@@ -5,11 +5,10 @@ from typing import Any
 from penstock.base.errors import WrongCall
 from penstock.bus.channel import Channel
 from penstock.bus.federation.channel import FederatedChannel
-from penstock.bus.federation.consumption import FederatedConsumption
 from penstock.bus.federation.discovery import Discovery
 from penstock.bus.federation.persistable import FederatedPersistable
 from penstock.bus.federation.pubsub import FederatedPubSub
-from penstock.bus.federation.queue import FederatedQueue
+from penstock.bus.federation.queue import FederatedConsumption, FederatedQueue
 from penstock.bus.federation.service import FederatedService
 from penstock.bus.federation.site import Site, SiteOptions, check_options
 from penstock.bus.host import Host

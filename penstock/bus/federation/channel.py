@@ -8,16 +8,15 @@ from typing import Any, ClassVar
 from penstock.base.encoding import decoded, encoded
 from penstock.base.errors import PenstockError, WrongCall
 from penstock.base.payload import Payload, as_payload
-from penstock.bus.channel import Channel, check_role, opening
+from penstock.bus.channel import Channel, Handover, check_role, opening
 from penstock.bus.events import Handler
-from penstock.bus.federation.consumption import CREDIT
+from penstock.bus.federation.queue import CREDIT
 from penstock.bus.federation.remote import Remote
 from penstock.bus.federation.site import Site
-from penstock.bus.handover import Handover
 from penstock.bus.host import Host
+from penstock.bus.keys import check_id
 from penstock.bus.message import Message
 from penstock.bus.mode import to_busmq
-from penstock.bus.numbers import check_id
 
 
 class FederatedChannel(Remote):

@@ -2,14 +2,15 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple
 
-from penstock.base.errors import PenstockError, Refused, Unauthorized, Unconfirmed, Unsuitable, WrongCall
+from penstock.base import errors
+from penstock.base.errors import PenstockError, Refused, Unauthorized, Unavailable, Unconfirmed, Unsuitable, WrongCall
 from penstock.base.log import Log
 from penstock.bus.events import Emitter
-from penstock.bus.federation.calls import FIRST_CALL, Calls
-from penstock.bus.federation.failures import Lost, Silent, error_of
 from penstock.bus.federation.frames import (
     AGAIN,
     METHODS,
@@ -22,16 +23,194 @@ from penstock.bus.federation.frames import (
     methods_line,
     parsed_event,
 )
-from penstock.bus.federation.readiness import Readiness
-from penstock.bus.federation.site import Site
-from penstock.bus.federation.socket import MAX_FRAME, Socket
-from penstock.bus.federation.writer import HEAD_BYTES
+from penstock.bus.federation.site import MAX_FRAME, Site, Socket
+from penstock.bus.federation.websocket import HEAD_BYTES
 from penstock.bus.host import Host
 from penstock.core.link import Outage, again
 
+_FROM_TEXT: Final = frozenset(
+    {errors.Full, errors.Gone, errors.Occupied, errors.Fenced, Unavailable, Unauthorized, Unconfirmed, WrongCall}
+)
+"""Classes whose only argument is their text."""
+FIRST_CALL: Final = 1_000
+"""Callbacks below are those of events."""
+Answer = asyncio.Future[list[Any]]
 REOPEN_SECONDS: Final = 1.0
 """Seconds after which a channel that the other end has closed is opened again."""
 _log: Final = Log("penstock.bus")
+
+
+class Lost(PenstockError):
+    """The channel ended before the answer to a call."""
+
+
+class Silent(Unavailable):
+    """The other site did not answer a call within the bus's patience."""
+
+
+def error_of(found: Any) -> PenstockError:
+    """Return the exception that the other end names: of its class, if that is one of ours."""
+    if isinstance(found, PenstockError):
+        return found
+    name, _, text = str(found).partition(": ")
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, PenstockError) and kind in _FROM_TEXT:
+        return kind(text)
+    return Refused(str(found))
+
+
+class _Call(NamedTuple):
+    answer: Answer
+    begun: float
+    expiry: asyncio.TimerHandle | None
+
+
+class Calls:
+    """``send(method, values, callback)`` sends a call; one that is not answered for ``seconds`` fails (``Silent``)."""
+
+    def __init__(
+        self, name: str, seconds: float | None, send: Callable[[str, tuple[Any, ...], int | None], None]
+    ) -> None:
+        self._name, self._seconds, self._send = name, seconds, send
+        self._calls: dict[int, _Call] = {}
+        self._waits: list[tuple[str, Answer]] = []
+        self._number = FIRST_CALL
+        self.is_open = False
+        """Whether an answer can come."""
+
+    @property
+    def overdue(self) -> float:
+        """Return for how long (s) the oldest call was not answered; 0 if all were."""
+        oldest = next(iter(self._calls.values()), None)
+        return 0.0 if oldest is None else time.monotonic() - oldest.begun
+
+    def begin(self, method: str, *values: Any) -> Answer:
+        """Send a call; the future has the arguments of its callback, or raises ``Lost`` or ``Silent``."""
+        answer: Answer = asyncio.get_running_loop().create_future()
+        if not self.is_open:
+            answer.set_exception(Lost("not connected"))
+            return answer
+        self._number += 1
+        try:
+            self._send(method, values, self._number)
+        except WrongCall as error:  # it is too large
+            answer.set_exception(error)
+        else:
+            self._calls[self._number] = _Call(answer, time.monotonic(), self._expiry(answer, method, self._number))
+        return answer
+
+    async def request(self, method: str, *values: Any) -> Any:
+        """Call a method; return what it gives its callback. Raise as ``begin`` does, and what the other end says."""
+        error, *found = [*await self.begin(method, *values), None]
+        if error is not None:
+            raise error_of(error)
+        return found[0] if found else None
+
+    async def until(self, event: str, method: str, *values: Any) -> Any:
+        """Call a method that has no callback, and return what ``event`` brings; ``error`` is raised."""
+        answer: Answer = asyncio.get_running_loop().create_future()
+        expiry, entry = self._expiry(answer, method), (event, answer)
+        self._waits.append(entry)
+        try:
+            self._send(method, values, None)
+            found = await answer
+        finally:
+            if expiry:
+                expiry.cancel()
+            if entry in self._waits:
+                self._waits.remove(entry)
+        return found[0] if found else None
+
+    def answered(self, number: int, values: list[Any]) -> None:
+        """Take the answer to the call of a ``number``."""
+        if (call := self._calls.pop(number, None)) is None:
+            return
+        if call.expiry:
+            call.expiry.cancel()
+        if not call.answer.done():
+            call.answer.set_result(values)
+
+    def happened(self, event: str, values: list[Any]) -> None:
+        """Take an event that some may wait for; all get ``error``."""
+        for entry in [each for each in self._waits if event in (each[0], "error")]:
+            self._waits.remove(entry)
+            if entry[1].done():
+                continue
+            if event == "error":
+                entry[1].set_exception(error_of(values[0] if values else ""))
+            else:
+                entry[1].set_result(values)
+
+    def drop(self, reason: str) -> None:
+        """Fail all of them, since no answer can come any more."""
+        self.is_open = False
+        calls, waits = [*self._calls.values()], [*self._waits]
+        self._calls.clear()
+        self._waits.clear()
+        for call in calls:
+            if call.expiry:
+                call.expiry.cancel()
+        for answer in (*(call.answer for call in calls), *(answer for _, answer in waits)):
+            if not answer.done():
+                answer.set_exception(Lost(reason))
+
+    def _expiry(self, answer: Answer, method: str, number: int | None = None) -> asyncio.TimerHandle | None:
+        if self._seconds is None:
+            return None
+        return asyncio.get_running_loop().call_later(self._seconds, partial(self._expire, answer, method, number))
+
+    def _expire(self, answer: Answer, method: str, number: int | None) -> None:
+        if number is not None:
+            self._calls.pop(number, None)
+        if not answer.done():
+            answer.set_exception(Silent(f"{self._name}: no answer to {method} for {self._seconds:g} s (patience)"))
+
+
+class Readiness:
+    """That of one object at the site ``url``."""
+
+    def __init__(self, bus: Host, url: str, refused: PenstockError | None) -> None:
+        self._bus, self._url = bus, url
+        self.refused = refused
+        """Why the other site refuses the secret or the object; None if it does not."""
+        self._event = asyncio.Event()
+        self._waiting = 0
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether calls need not wait."""
+        return self._event.is_set()
+
+    def begin(self) -> None:
+        """Let calls go on."""
+        self.refused = None
+        self._event.set()
+
+    def end(self) -> None:
+        """Have calls wait from now on."""
+        self._event.clear()
+
+    def refuse(self, error: PenstockError) -> None:
+        """Raise ``error`` in the calls that wait, and in those to come."""
+        self.refused = error
+        self._event.set()
+        self._event.clear()
+
+    async def wait(self) -> None:
+        """Wait for the other site. Raise why it refuses, or ``Unavailable`` if it stays away or too many calls wait."""
+        if self.refused is not None:
+            raise self.refused
+        if self._waiting >= self._bus.buffer:
+            raise Unavailable(f"{self._waiting:,} calls wait for {self._url} already (buffer)")
+        self._waiting += 1
+        try:
+            async with self._bus.bounded(lambda: f"{self._url} is away"):
+                while not self.is_there:
+                    if self.refused is not None:
+                        raise self.refused
+                    await self._event.wait()
+        finally:
+            self._waiting -= 1
 
 
 class Remote(Emitter):

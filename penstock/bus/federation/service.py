@@ -1,10 +1,10 @@
 """A service of another site, over its queues: busmq's federation has no services of its own."""
 
-from penstock.bus.answers import Answers
 from penstock.bus.federation.queue import FederatedQueue
 from penstock.bus.federation.site import Site
 from penstock.bus.host import Host
 from penstock.bus.queue import Queue
+from penstock.bus.requests import Answers
 from penstock.bus.service import Service
 from penstock.core.wire import Subscriber
 

@@ -15,8 +15,7 @@ from penstock.bus.host import Host
 from penstock.bus.keys import metadata_key
 from penstock.bus.move.lease import Lease
 from penstock.bus.move.plan import Plan, Step
-from penstock.bus.move.strays import gather, sweep
-from penstock.bus.move.transfer import Moved, Transfer, seal
+from penstock.bus.move.transfer import Moved, Transfer, gather, seal, sweep
 from penstock.bus.placement import INDEX, Placement
 from penstock.core.instance import Instance
 

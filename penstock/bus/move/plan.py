@@ -1,21 +1,38 @@
-"""What a move has to do: found by looking at the keys of all servers."""
+"""What a move has to do: found by looking at the keys of all servers; and the keys that it uses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 from penstock.base.encoding import decoded
-from penstock.bus.keys import MOVING, QUEUES
-from penstock.bus.move.names import Names
+from penstock.bus.keys import MOVING, QUEUES, available_channel, lease_key, moving_key, queue_key
 from penstock.core.instance import Instance
 
+HELD: Final = ("messages", "toack")
+"""Lists of a queue that are held for a move."""
 SCANNED: Final = 1_000
 """Keys that one SCAN looks at."""
 STRAYS: Final = b"strays"
 KINDS: Final = {QUEUES: (b"metadata", b"messages"), MOVING: (b"messages", b"toack", STRAYS)}
 """How the keys end that say that there is something to do, by how they begin."""
+
+
+class Names:
+    """The keys of one queue, by the names that the scripts give them."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self.available = available_channel(queue)
+        """The channel on which consumers hear of new messages."""
+        self.arrival = moving_key(queue, "arrival")
+        self.strays = {kind: moving_key(queue, kind) for kind in ("strays", "batch")}
+        self.held: dict[str, Any] = {f"held_{kind}": moving_key(queue, kind) for kind in HELD}
+
+    def of(self, *kinds: str) -> dict[str, Any]:
+        """Return the keys of the queue itself."""
+        return {kind: lease_key(self._queue) if kind == "lease" else queue_key(self._queue, kind) for kind in kinds}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""The move of one queue: seal it, carry its messages, hand it over; or give the move up."""
+"""The move of one queue: seal it, carry its messages, hand it over, or give the move up; and gather what came late."""
 
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,9 +12,21 @@ from penstock.base.encoding import encoded
 from penstock.base.errors import Gone, NotDurable, PenstockError, Unconfirmed
 from penstock.base.urls import server_of
 from penstock.bus.keys import MOVED
-from penstock.bus.move.names import HELD, Names
-from penstock.bus.move.plan import Step
-from penstock.bus.scripts import CARRY, FORGET, HAND_OVER, PREPARE, RECEIVE, RETIRE, SEAL, TAKE_OVER, UNSEAL
+from penstock.bus.move.plan import HELD, Names, Step
+from penstock.bus.scripts import (
+    ADOPT,
+    CARRY,
+    FORGET,
+    GATHER,
+    HAND_OVER,
+    PREPARE,
+    RECEIVE,
+    RETIRE,
+    SEAL,
+    SWEEP,
+    TAKE_OVER,
+    UNSEAL,
+)
 
 MESSAGES: Final = 500
 SIZE: Final = 1 << 20
@@ -144,3 +157,44 @@ class Transfer:
     async def _forget(self) -> bool:
         named = {"arrival": self._names.arrival, "token": self._token, "kept": KEPT_SECONDS}
         return bool(await self._target.run(FORGET, **named, **self._names.held))
+
+
+async def gather(step: Step, is_stopping: Callable[[], bool]) -> int:
+    """Carry messages that were pushed to the source after the move to the queue, behind those that are there.
+
+    Return how many. Two at once do no harm: each batch has a name, and says which one it follows.
+    """
+    names, gathered = Names(step.name), 0
+    source = encoded(server_of(step.source.url))
+    while not is_stopping():
+        former = await step.target.command("HGET", names.arrival, source) or b""
+        batch, *words = await step.source.run(
+            GATHER,
+            **names.of("metadata", "messages"),
+            **names.strays,
+            arrived=former,
+            name=secrets.token_hex(8),
+            most=MESSAGES,
+            bytes=SIZE,
+        )
+        if not batch:
+            break
+        gathered += await step.target.run(
+            ADOPT,
+            **names.of("metadata", "messages", "msgid"),
+            arrival=names.arrival,
+            source=source,
+            former=former,
+            batch=batch,
+            kept=KEPT_SECONDS,
+            channel=names.available,
+            bodies=words[1::2],
+        )
+    return gathered
+
+
+async def sweep(step: Step) -> None:
+    """Delete what a killed move has left of a queue that does not exist any more."""
+    names = Names(step.name)
+    keys = names.of("metadata") | names.held | names.strays
+    await step.source.run(SWEEP, **keys, arrival=names.arrival, kept=KEPT_SECONDS)

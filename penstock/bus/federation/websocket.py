@@ -1,4 +1,4 @@
-"""Send the lines of many channels over one websocket: those of a channel that wait go out in one frame."""
+"""What both ends of a websocket do: send the lines of many channels, and notice that the other end has gone."""
 
 import asyncio
 from collections import deque
@@ -84,3 +84,24 @@ class Writer:
         found.lines.append(line)
         found.size += len(line)
         self.size += len(line)
+
+
+async def keep_alive(connection: Connection, interval: float, timeout: float, reads: Callable[[], bool]) -> None:  # noqa: ASYNC109  # of each ping
+    """Ping every ``interval`` seconds; end the connection if no pong comes for ``timeout`` seconds.
+
+    While ``reads()`` is False the connection is not read, so that no pong can come: that is no silence.
+    """
+    try:
+        while True:
+            await asyncio.sleep(interval)
+            async with asyncio.timeout(timeout):
+                pong = asyncio.ensure_future(await connection.ping())
+            while not pong.done():
+                read = reads()
+                await asyncio.wait({pong}, timeout=timeout)
+                if not pong.done() and read and reads():
+                    raise TimeoutError
+    except ConnectionClosed:
+        return
+    except TimeoutError:
+        connection.transport.abort()
