@@ -1,46 +1,31 @@
-"""Methods of blocking forms, made from coroutine methods."""
+"""Calls of asynchronous code that take more than waiting for one coroutine."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+import asyncio
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, Final, TypeVar
 
+from penstock.core.batches import MAX_MESSAGES
 from penstock.sync.portal import Portal
 
 _END: Final = object()
-P = ParamSpec("P")
 T = TypeVar("T")
-I_co = TypeVar("I_co", covariant=True)
 
 
-class Blocked(Protocol[I_co]):
-    """The blocking form of ``inner``."""
-
-    @property
-    def inner(self) -> I_co:
-        """What does the work."""
-
-    @property
-    def run(self) -> Portal:
-        """Where it does it."""
+async def called(call: Callable[[], Any]) -> Any:
+    """Return what ``call`` returns, called in the event loop, or the result of the future that it returns."""
+    found = call()
+    return await found if inspect.iscoroutine(found) or asyncio.isfuture(found) else found
 
 
-def blocking(
-    method: Callable[Concatenate[I_co, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Blocked[I_co], P], T]:
-    """Return a method that calls that of ``inner`` and waits for its result."""
-
-    @wraps(method)
-    def call(self: Blocked[I_co], /, *values: P.args, **options: P.kwargs) -> T:
-        return self.run(method(self.inner, *values, **options))
-
-    return call
-
-
-def iterate(values: AsyncIterator[T], run: Portal) -> Iterator[T]:
-    """Yield what an asynchronous generator yields; it is closed with the loop."""
+def iterate(values: AsyncIterator[T], run: Portal, wrap: Callable[[T], T]) -> Iterator[T]:
+    """Yield what an asynchronous generator yields, each wrapped; it is closed with the loop."""
     try:
         while (value := run(_next(values))) is not _END:
-            yield value
+            yield wrap(value)
     finally:
         run.finish(partial(_close, values))
 
@@ -51,3 +36,63 @@ async def _next(values: AsyncIterator[Any]) -> Any:
 
 async def _close(values: Any) -> None:
     await values.aclose()
+
+
+@contextmanager
+def entered(manager: AbstractAsyncContextManager[T], run: Portal) -> Iterator[T]:
+    """Enter and leave an asynchronous context manager."""
+    value = run(_enter(manager))
+    try:
+        yield value
+    finally:
+        run(_leave(manager))
+
+
+async def _enter(manager: AbstractAsyncContextManager[T]) -> T:
+    return await manager.__aenter__()
+
+
+async def _leave(manager: AbstractAsyncContextManager[Any]) -> None:
+    await manager.__aexit__(None, None, None)
+
+
+def feed(call: Callable[[Any], Coroutine[Any, Any, T]], values: Iterable[Any] | AsyncIterable[Any], run: Portal) -> T:
+    """Return the result of ``call(values)``; what is no collection is iterated in this thread, and may take long."""
+    if isinstance(values, AsyncIterable | list | tuple | dict | bytes | str):
+        return run(call(values))
+    each, feeding = iter(values), _Feeding()
+    task = run(feeding.begin(call))
+    try:
+        while run(feeding.asked.get()):
+            run.loop.call_soon_threadsafe(feeding.batches.put_nowait, [*islice(each, MAX_MESSAGES)])
+        result: T = run(called(lambda: task))
+        return result
+    finally:
+        run.finish(partial(_cancel, task))
+
+
+class _Feeding:
+    """Values on their way from a thread to a coroutine in the event loop."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Queue[bool]()
+        """Gets True for each batch that is wanted, False at the end."""
+        self.batches = asyncio.Queue[list[Any]]()
+
+    async def begin(self, call: Callable[[Any], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
+        """Begin the call."""
+        task = asyncio.create_task(call(self._values()))
+        task.add_done_callback(lambda _: self.asked.put_nowait(False))
+        return task
+
+    async def _values(self) -> AsyncIterator[Any]:
+        self.asked.put_nowait(True)
+        while batch := await self.batches.get():
+            for value in batch:
+                yield value
+            self.asked.put_nowait(True)
+
+
+async def _cancel(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

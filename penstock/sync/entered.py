@@ -1,56 +1,50 @@
-"""What blocking forms share whose async ones are entered with ``async with`` and have ``stop``."""
+"""Blocking twins that are entered, as their asynchronous ones with ``async with``."""
 
 import signal
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from penstock.base.errors import WrongCall
 from penstock.base.stop_signals import StopSignals
 from penstock.sync.portal import Portal
+from penstock.sync.twin import Host, Twin
 
 
-class Stoppable(Protocol):
-    """What is entered."""
+class Entered(Twin):
+    """Enters ``inner`` in a thread of its own, and stops it at ``stop_signals``.
 
-    def stop(self) -> None:
-        """End every loop."""
+    ``again`` makes another one for the next ``with``, which knows nothing of the former; by default it is the same.
+    """
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        inner: Any,
+        stop_signals: Iterable[signal.Signals] = (),
+        *,
+        again: Callable[[], Any] | None = None,
+        host: type[Host] = Host,
     ) -> None:
-        """Leave it."""
-
-
-I = TypeVar("I", bound=Stoppable)  # noqa: E741
-
-
-class Entered(ABC, Generic[I]):
-    """Enters what ``_open`` returns in a thread of its own, and calls its ``stop`` at ``stop_signals``."""
-
-    def __init__(self, stop_signals: Iterable[signal.Signals]) -> None:
-        self._signals = StopSignals(stop_signals, self.stop)
-        self._inner: I
-        self._portal: Portal | None = None
-
-    @abstractmethod
-    async def _open(self) -> I:
-        """Return what is entered, entered."""
+        super().__init__(inner, host(type(self).__name__))
+        self._signals, self._again = StopSignals(stop_signals, self._stop), again
+        self._was_entered = False
 
     @property
-    def portal(self) -> Portal:
-        """Return what runs coroutines. Raise ``WrongCall`` if it is not entered."""
-        if self._portal is None:
-            name = type(self).__name__
-            raise WrongCall(f"expected `with {name}(...) as {name.lower()}:` around this call")
-        return self._portal
+    def run(self) -> Portal:
+        """Run a coroutine, such as ``request.touch(60)``, and return its result."""
+        return self._host.run
 
     def __enter__(self) -> Self:
+        """Begin. Raise ``WrongCall`` inside of another ``with``."""
+        if self._host.portal is not None:
+            raise WrongCall("it is connected already: expected one `with` at a time")
         self._signals.check()
+        if self._again and self._was_entered:
+            self._inner, self._host = self._again(), Host(type(self).__name__)
+        self._was_entered = True
         try:
-            self._portal = Portal()
-            self._inner = self.portal(self._open())
+            self._host.portal = Portal()
+            self._host.run(self._inner.__aenter__())
             self._signals.enter()
         except BaseException:
             self._close()
@@ -60,20 +54,21 @@ class Entered(ABC, Generic[I]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """End, and close all connections."""
         try:
             self._signals.leave()
-            if self.portal.is_here:  # a forked child has nothing to leave
-                self.portal(self._inner.__aexit__(kind, error, trace))
+            if self._host.run.is_here:  # a forked child has nothing to leave
+                self._host.run(self._inner.__aexit__(kind, error, trace))
         finally:
             self._close()
 
     def _close(self) -> None:
         self._signals.leave()
-        portal, self._portal = self._portal, None
+        portal, self._host.portal = self._host.portal, None
         if portal is not None:
             portal.close()
 
-    def stop(self) -> None:
-        """End every loop: after what is in hand, or at once if it waits."""
-        if self._portal is not None and self._portal.is_here:
-            self._portal.loop.call_soon_threadsafe(self._inner.stop)
+    def _stop(self) -> None:
+        portal = self._host.portal
+        if portal is not None and portal.is_here:
+            portal.loop.call_soon_threadsafe(self._inner.stop)

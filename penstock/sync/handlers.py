@@ -9,26 +9,19 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from penstock.base.errors import WrongCall
+from penstock.sync.twin import Host, wrap
 
 _END: Final = object()
 
 
-class Handlers:
-    """Makes coroutine functions of handlers; ``wrap`` makes what they get block."""
+class Handlers(Host):
+    """What the objects of a blocking bus share: also the thread that calls handlers, and what they are called by."""
 
-    def __init__(self, wrap: Callable[[Any], Any]) -> None:
-        self._wrap = wrap
-        self._thread: Executor
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._thread = ThreadPoolExecutor(1, "penstock-handlers")
         self.found: WeakValueDictionary[Any, Callable[..., Any]] = WeakValueDictionary()
         """What calls each handler, for ``off``, as long as an object of the bus has it."""
-
-    def start(self) -> None:
-        """Start the thread of those that are called in turn."""
-        self._thread = ThreadPoolExecutor(1, "penstock-handlers")
-
-    def stop(self) -> None:
-        """Call no more; do not wait for one that runs."""
-        self._thread.shutdown(wait=False)
 
     def in_turn(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a coroutine function that calls ``handler`` in the thread of all handlers, in turn."""
@@ -40,21 +33,22 @@ class Handlers:
             found = self.found[handler] = self._call(handler, self._thread)
         return found
 
-    def answering(self, handler: Callable[..., Any], threads: Executor) -> Callable[..., Any]:
-        """Return what calls the ``handler`` of a service in one of its ``threads``."""
+    def answering(self, handler: Callable[..., Any], concurrency: int) -> Callable[..., Any]:
+        """Return what calls the ``handler`` of a service in one of as many threads."""
         _check_plain(handler)
+        threads = ThreadPoolExecutor(concurrency, "penstock-service")
         return self._parts(handler, threads) if inspect.isgeneratorfunction(handler) else self._call(handler, threads)
 
     def _call(self, handler: Callable[..., Any], threads: Executor) -> Callable[..., Any]:
         async def call(*values: Any) -> Any:
-            here = partial(_call_plainly, handler, *map(self._wrap, values))
+            here = partial(_call_plainly, handler, *self._wrapped(values))
             return await asyncio.get_running_loop().run_in_executor(threads, here)
 
         return call
 
     def _parts(self, handler: Callable[..., Any], threads: Executor) -> Callable[..., Any]:
         async def parts(*values: Any) -> AsyncIterator[Any]:
-            loop, found, taken = asyncio.get_running_loop(), handler(*map(self._wrap, values)), None
+            loop, found, taken = asyncio.get_running_loop(), handler(*self._wrapped(values)), None
             try:
                 while (part := await (taken := loop.run_in_executor(threads, next, found, _END))) is not _END:
                     yield part
@@ -63,6 +57,9 @@ class Handlers:
                     await loop.run_in_executor(threads, found.close)
 
         return parts
+
+    def _wrapped(self, values: tuple[Any, ...]) -> list[Any]:
+        return [wrap(value, self) for value in values]
 
 
 def _check_plain(handler: Callable[..., Any]) -> None:

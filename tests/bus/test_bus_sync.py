@@ -33,7 +33,7 @@ def attached(bus: Bus, *messages: str) -> Queue:
 
 def handlers_of(bus: Bus) -> Any:
     """Return what the bus keeps of handlers, which is no part of its types."""
-    return vars(bus)["handlers"].found
+    return vars(bus)["_host"].found
 
 
 def test_messages_are_pushed_and_consumed(bus: Bus) -> None:
@@ -226,11 +226,8 @@ def test_what_calls_handlers_once_is_not_kept(bus: Bus) -> None:
     assert len(handlers_of(bus)) == 0
 
 
-def test_a_call_outside_with_is_refused(redis_url: str) -> None:
-    bus = Bus(redis_url)
-    with pytest.raises(WrongCall, match="with Bus"):
-        bus.queue("foo")
-    with bus:
+def test_a_call_after_with_is_refused(redis_url: str) -> None:
+    with Bus(redis_url) as bus:
         queue = bus.queue("foo")
         queue.attach()
     for call in (bus.queue, queue.push):
@@ -242,6 +239,14 @@ def test_a_call_outside_with_is_refused(redis_url: str) -> None:
 
     with bus, pytest.raises(WrongCall, match="yields"):
         bus.queue("foo").on("message", yields)
+
+
+def test_handlers_are_called_in_the_next_with_as_well(redis_url: str) -> None:
+    bus, heard = Bus(redis_url), threading.Event()
+    with bus:
+        bus.on("online", heard.set)
+    with bus:
+        assert heard.wait(PATIENCE)
 
 
 def test_a_second_with_disturbs_no_first_one(bus: Bus) -> None:

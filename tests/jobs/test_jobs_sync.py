@@ -30,6 +30,10 @@ def producer(jobs: Jobs) -> Producer:
     return jobs.producer()
 
 
+def until_it_runs(consumer: Consumer) -> None:
+    until(lambda: vars(consumer)["_host"].portal is not None)  # which is no part of its types
+
+
 @contextmanager
 def running(jobs: Jobs, *consumers: Consumer) -> Iterator[None]:
     """Run consumers in threads of their own."""
@@ -40,7 +44,7 @@ def running(jobs: Jobs, *consumers: Consumer) -> Iterator[None]:
         yield
     finally:
         for consumer in consumers:
-            until(lambda consumer=consumer: consumer._portal is not None)  # type: ignore[misc]
+            until_it_runs(consumer)
             consumer.stop()
         for thread in threads:
             thread.join(PATIENCE)
@@ -225,9 +229,7 @@ def test_two_servers_are_routed_as_in_async(here: Redis, redis_url: str) -> None
     assert here.exists("two:str:resize")
 
 
-def test_wrong_calls_are_named(jobs: Jobs, producer: Producer, redis_url: str) -> None:
-    with pytest.raises(WrongCall, match="expected `with Jobs"):
-        Jobs(redis_url).producer()
+def test_wrong_calls_are_named(jobs: Jobs, producer: Producer) -> None:
     consumer = Consumer("small")
 
     async def coroutine(_: Attempt) -> None: ...
@@ -238,6 +240,6 @@ def test_wrong_calls_are_named(jobs: Jobs, producer: Producer, redis_url: str) -
         jobs.run(consumer)
     consumer.job("resize")(lambda _: None)
     with running(jobs, consumer):
-        until(lambda: consumer._portal is not None)
+        until_it_runs(consumer)
         with pytest.raises(WrongCall, match="runs already"):
             jobs.run(consumer)

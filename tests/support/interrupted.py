@@ -71,10 +71,10 @@ def _is_heeded(frame: FrameType) -> bool:
     return place > 0 and dis.opname[code[place - 2]] in ("CALL", "CALL_FUNCTION_EX", "RESUME")
 
 
-def life(url: str, kind: str) -> None:
+def life(made: Lists, kind: str) -> None:
     """Handle all messages; ``kind`` says what becomes of an interrupt inside the loop."""
     tried = set[bytes]()
-    with Lists(url, lease=1, patience=PATIENCE) as opened:
+    with made as opened:
         while len(tried) < len(SENT):
             try:
                 for message in opened["orders"].messages():
@@ -147,8 +147,9 @@ def attempt(url: str, client: Any, kind: str, at: int) -> Interrupter:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     how, _, inside = kind.partition(" in ")
     interrupter = Interrupter(at, _signal, "penstock/") if inside else Interrupter(at, _raise)
+    made = Lists(url, lease=1, patience=PATIENCE)
     with suppress(Interrupt, KeyboardInterrupt, WrongCall, RuntimeError):  # the last one inside of `Thread.start`
-        interrupter(partial(_run_loop, url, how) if inside else partial(life, url, how))
+        interrupter(partial(_run_loop, url, how) if inside else partial(life, made, how))
     settle_rest(url, client)
     faulthandler.cancel_dump_traceback_later()
     if (found := sorted(client.lrange("bills", 0, -1))) != SENT:
@@ -160,6 +161,7 @@ def main(url: str, kind: str, sample: str, seed: str) -> None:
     warnings.simplefilter("ignore")  # a coroutine that was never begun
     sys.unraisablehook = lambda _: None  # an interrupt while a generator was collected
     with redis.Redis.from_url(url) as client:
+        attempt(url, client, kind, 0)  # makes what is made at its first use
         many = attempt(url, client, kind, 0).met
         chosen = range(1, many + 1)
         for at in random.Random(seed).sample(chosen, int(sample)) if int(sample) else chosen:
