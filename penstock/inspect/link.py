@@ -6,11 +6,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from penstock.base.encoding import decoded, encoded
+from penstock.base.encoding import decoded
 from penstock.base.keys import Keys
 from penstock.core.connection import server_time
 from penstock.core.metrics import parse_metric
-from penstock.inspect.namespace import LeaseState, ServiceKey
+from penstock.inspect.namespace import LeaseState, ServiceKey, read_hash
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ async def read_link(
     """Return the link of the namespace that has these ``lists`` and this ``lease``; None if no vpush ever worked."""
     waiting = [one.length for one in lists if one.role in ("in", "pending") and one.type in ("list", "none")]
     return link_state(
-        await redis.hgetall(encoded(keys.link)),
+        await read_hash(redis, keys.link),
         alive=lease is not None and lease.expires_in > 0,
         waiting=sum(waiting) if waiting else None,
         now=await server_time(redis),

@@ -198,9 +198,17 @@ async def _oldest(redis: "Redis", key: bytes, kind: str, role: str) -> float | N
     return max(0.0, await server_time(redis) - made / 1000)
 
 
+async def read_hash(redis: "Redis", key: str) -> dict[bytes, bytes]:
+    """Return the fields of a hash, none without one. Raise ``WrongType`` with its name if it is no hash."""
+    async with AtomicRead(redis) as read:
+        read.hgetall(key)
+        [fields] = await read.execute()
+    return dict(fields)
+
+
 async def read_lease(redis: "Redis", keys: Keys) -> LeaseState | None:
     """Return the lease; None if no service of the namespace is ordered."""
-    fields = await redis.hgetall(encoded(keys.lease))
+    fields = await read_hash(redis, keys.lease)
     if not fields.get(b"owner"):
         return None
     expires = (parse_number(fields.get(b"expires")) or 0) / 1000

@@ -90,6 +90,14 @@ async def test_a_key_of_another_type_that_hides_all_is_named(
     assert (found.status, f"demo:{key} holds a string" in found.error) == (1, True), found
 
 
+@pytest.mark.parametrize("key", ["lease", "link"])
+async def test_a_lease_or_link_of_another_type_is_named(redis: Redis, redis_url: str, key: str) -> None:
+    await register(redis, "demo", "3")
+    await redis.set(f"demo:{key}", "a string")
+    found = await penstock("status", "demo", redis=redis_url)
+    assert (found.status, f"demo:{key} holds a string" in found.error) == (1, True), found
+
+
 async def test_metrics_are_a_table(redis: Redis, redis_url: str) -> None:
     await register(redis, "demo", "3")
     await redis.hset("demo:metrics:taken", mapping={"count": 7, "out0": 7})
