@@ -28,7 +28,7 @@ from typing import Any, Final, TextIO
 import pytest
 
 from penstock.cli._text import print_table
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 
 ROOT: Final = Path(__file__).parent.parent
 FAST: Final = "fast"

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from penstock.base.errors import PenstockError, Problem, SettingsError
 from penstock.base.launch import search_path
-from penstock.composition.child import STOP_SECONDS, Child
+from penstock.core.child import STOP_SECONDS, Child
 from penstock.core.tasks import begin
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from penstock.base.errors import PenstockError
 from penstock.base.ports import claimed_port
-from penstock.composition.watchdog import HELD, Watchdog
+from penstock.core.orphaned import HELD, Watchdog
 
 START_SECONDS: Final = 60
 """How long a server may take to answer after its start: a busy machine takes its time."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.composition.child import Child
 from penstock.composition.model import Part
+from penstock.core.child import Child
 from penstock.testing.forkserver import ForkServer
 
 RESTART_SECONDS: Final = 0.1

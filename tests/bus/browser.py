@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from bench.peers.install import FromNpm, Installed, NotInstalled
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 from tests.support.harness import PATIENCE
 
 LONGEST_LINE: Final = 1 << 26

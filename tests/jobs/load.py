@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 from tests.jobs.given import dead, kept
 from tests.jobs.killed import GROUPS, outcome
 from tests.support.harness import ROOT

@@ -31,7 +31,7 @@ KILLED_BETWEEN = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from penstock.composition.model import Part
-from penstock.composition import child
+from penstock.core import child
 from penstock.testing import server, service_process
 
 class Killed:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from redis import Redis
 
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 from tests.support.harness import ROOT, until
 
 MESSAGES = [b"%d" % number for number in range(20_000)]

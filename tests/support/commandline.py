@@ -15,7 +15,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 from tests.support.harness import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent

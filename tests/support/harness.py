@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE: Final = float(os.environ.get("PENSTOCK_TEST_PATIENCE", 60))

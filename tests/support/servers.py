@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from penstock.base.ports import free_port
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 from penstock.testing.server import EmbeddedServer, binary
 
 KINDS = ("embedded", "redis-server")

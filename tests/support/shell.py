@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 
 from penstock.base.ports import free_port
-from penstock.composition.watchdog import Watchdog
+from penstock.core.orphaned import Watchdog
 from tests.support.harness import ROOT
 
 END: Final = "--- end of command, status"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.composition import child
 from penstock.composition.procfile import Line, ProcessGroup
+from penstock.core import child
 from tests.support.harness import PATIENCE
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.composition.watchdog import HELD, Watchdog
+from penstock.core.orphaned import HELD, Watchdog
 from penstock.core.tasks import begin
 
 STOP_SECONDS: Final = 40.0
@@ -112,11 +112,11 @@ class Child:
     async def kill(self) -> None:
         await self._stopped(signal.SIGKILL)
 
-    async def stop(self) -> int:
-        """Send SIGTERM, and SIGKILL after ``STOP_SECONDS``; return the exit status, 0 if it was never started."""
-        return await self._stopped(signal.SIGTERM)
+    async def stop(self, seconds: float = STOP_SECONDS) -> int:
+        """Send SIGTERM, and SIGKILL after ``seconds``; return the exit status, 0 if it was never started."""
+        return await self._stopped(signal.SIGTERM, seconds)
 
-    async def _stopped(self, number: signal.Signals) -> int:
+    async def _stopped(self, number: signal.Signals, seconds: float = STOP_SECONDS) -> int:
         """Send the signal ``number`` and return the exit status; see ``stop``."""
         async with self._starting:  # otherwise a restart under way would go on unseen
             self._wanted = False
@@ -124,7 +124,7 @@ class Child:
                 return 0
             self.send(number)
         end = self._end
-        done, _ = await asyncio.wait({end}, timeout=STOP_SECONDS)
+        done, _ = await asyncio.wait({end}, timeout=seconds)
         if not done:
             self.send(signal.SIGKILL)
         async with asyncio.timeout(STOP_SECONDS):
