@@ -148,6 +148,7 @@ class Process(Generic[S]):
             self._outage,
             self._durability,
             keys=self._keys,
+            finish=self._stop.set,
         )
 
     async def _change(self, settings: S, around: AsyncExitStack) -> None:

@@ -43,6 +43,8 @@ class Wired(Generic[S]):
     outage: Outage
     durability: Durability
     keys: Keys | None = None
+    finish: Callable[[], None] = lambda: None
+    """Order the process to stop, as SIGTERM does: its work is done."""
     id: str | None = None
     token: int | None = None
     registration: str | None = None

@@ -35,6 +35,8 @@ class Keys:
         self.received = f"{namespace}:received"
         self.remembered = f"{namespace}:remembered"
         self.waiting = f"{namespace}:waiting"
+        self.ready = f"{namespace}:ready"
+        """A channel, not a key: announces the id of an instance whose program has become ready, or is not any more."""
         self.bucket = f"{namespace}:bucket"
         self.rates = f"{namespace}:rates"
         self.seen = f"{namespace}:seen"
@@ -78,7 +80,9 @@ class Keys:
         zsets = (self.owners, self.event_marks, *tracked, *more, self.kept_tasks, self.outbox, self.received)
         strings = (self.counter, self.shape, self.hold, self.message_counter, self.bucket, self.task_key)
         return (
-            dict.fromkeys(self.fixed - {self.due, self.cancellations, self.key_changes, self.task_news}, "hash")
+            dict.fromkeys(
+                self.fixed - {self.due, self.ready, self.cancellations, self.key_changes, self.task_news}, "hash"
+            )
             | dict.fromkeys(lists, "list")
             | dict.fromkeys(zsets, "zset")
             | dict.fromkeys(strings, "string")

@@ -14,6 +14,7 @@ from penstock.cli import (
     chaos,
     clear,
     dead,
+    discover,
     done,
     explain,
     jobs,
@@ -27,6 +28,7 @@ from penstock.cli import (
     queue,
     reconcile,
     redis,
+    register,
     replay,
     report,
     revive,
@@ -98,6 +100,8 @@ app.command()(sql.sql)
 app.command()(chaos.chaos)
 app.command("run")(run.run)
 app.command()(up.up)
+app.command()(register.register)
+app.command()(discover.discover)
 app.add_typer(archive.app, name="archive")
 app.add_typer(bus.app, name="bus")
 app.add_typer(jobs.app, name="jobs")

@@ -132,6 +132,13 @@ METRICS: Final = (
         of="all",
         result={"obeyed": "count", "refused": "failed"},
     ),
+    _counter(
+        "ready",
+        "Times that a program of sregister has become ready; that it has failed its checks; that it has ended.",
+        name="readiness",
+        of="used",
+        result={"ready": "count", "failed": "failed", "ended": "ended"},
+    ),
     _counter("taken", "Messages taken.", "hop", "tracked", "fan-out"),
     _counter("settled", "Messages that have left the pending lists.", "fan-out", of="used"),
     _counter("missing", "Messages that something else removed from a pending list.", of="all"),

@@ -101,6 +101,9 @@ async def test_a_time_before_the_calendar_begins_is_a_wrong_call(when: str, tmp_
     assert f"--since '{when}': expected how long ago" in result.error
 
 
+WITHOUT_JSON = ("archive", "bus", "jobs", "outbox", "owner", "queue", "register", "token")
+
+
 async def test_help_and_wrong_calls() -> None:
     helped = await penstock("--help")
     assert helped.status == 0
@@ -110,7 +113,7 @@ async def test_help_and_wrong_calls() -> None:
         assert f"  {command} " in helped.text
         text = (await penstock(command, "--help")).text
         assert ("--redis" in text) is (command not in WITHOUT_REDIS)
-        assert ("--json" in text) is (command not in ("archive", "bus", "jobs", "outbox", "owner", "queue", "token"))
+        assert ("--json" in text) is (command not in WITHOUT_JSON)
     for wrong in (["nosuch"], ["push"], ["status", "--nosuch"], ["pull", "in", "--limit", "-1"]):
         assert (await penstock(*wrong)).status == 2
 

@@ -104,6 +104,15 @@ async def test_a_zset_of_leases_is_a_registration_while_a_lease_lasts(redis: Red
     assert [await redis.llen(name) for name in ABC] == [5, 0, 5]
 
 
+async def test_a_registered_program_is_a_worker_while_it_is_ready(redis: Redis) -> None:
+    await redis.hset("a:alive", mapping={"service": "sregister", "ready": "1"})
+    await redis.hset("b:alive", mapping={"service": "sregister", "ready": "0", "unready": "sick"})
+    await redis.hset("c:alive", mapping={"service": "sregister"})  # it has not said so yet
+    await push(redis, SOURCE, range(10))
+    assert (await balance(redis, "length"))[3] == 1
+    assert [await redis.llen(name) for name in ABC] == [10, 0, 0]
+
+
 async def test_consumers_of_our_library_register_with_their_list(redis: Redis, redis_url: str) -> None:
     await push(redis, "b", ["first"])
 

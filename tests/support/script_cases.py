@@ -415,6 +415,11 @@ def _dedupe(draw: Draw) -> Given:
     return {**in_hand(draw, messages, count), "known": [draw.text() or "k" for _ in range(count)]}
 
 
+@case("sregister/mark")
+def _mark(draw: Draw) -> Given:
+    return {"address": draw.text(), "child": draw.randint(1, 9), "unready": draw.text()}
+
+
 @case("mlimit/admit")
 def _admit(draw: Draw) -> Given:
     buckets = draw.randint(1, MANY)

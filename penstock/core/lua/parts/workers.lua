@@ -20,15 +20,17 @@ local function each_list(outs, groups)
   end
 end
 
--- Return true if one of the registrations in `groups` from `between[1]` to `between[2]` is of a worker: it exists, or, as a
--- zset, it holds the end of a lease (in us) that lies ahead, of a member that is not gone. If `registered` is '0', every
+-- Return true if one of the registrations in `groups` from `between[1]` to `between[2]` is of a worker: it exists and does not
+-- say that it is not ready, or, as a zset, it holds the end of a lease (in us) that lies ahead, of a member that is not gone. If `registered` is '0', every
 -- worker counts as alive.
 local function has_worker(groups, between, registered, now)
   if registered == '0' then return true end
   for place = between[1], between[2], 2 do
     local key = groups[place]
     local kind = redis.call('TYPE', key).ok
-    if kind ~= 'none' and kind ~= 'zset' then return true end
+    local said = kind == 'hash' and redis.call('HMGET', key, 'ready', 'service') or {}
+    local unready = said[1] == '0' or not said[1] and said[2] == 'sregister'
+    if kind ~= 'none' and kind ~= 'zset' and not unready then return true end
     local members = kind == 'zset' and redis.call('ZRANGEBYSCORE', key, string.format('%.0f', now * 1e6), '+inf') or {}
     for _, member in ipairs(members) do
       key = groups[place + 1]
