@@ -6,6 +6,7 @@ import weakref
 from collections.abc import AsyncIterator, Generator
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, Final, Protocol, Self
 
 from redis.exceptions import RedisError
@@ -327,9 +328,15 @@ class Consumption(Dispatcher):
 
     def next_taken(self) -> Message | None:
         """Return the next message that was taken already, if any, and not after ``stop``. Any thread may call it."""
-        message = self.claim.next_message()
-        if message is not None:
-            self.queue.consumed += 1
+        claim = self.claim
+        if claim.is_over or (claim.leased_until < inf and time.monotonic() > claim.leased_until):
+            return None
+        try:
+            message = claim.messages.popleft()
+        except IndexError:
+            return None
+        claim.handed_id = message.id or claim.handed_id
+        self.queue.consumed += 1
         return message
 
     def take_back(self, message: Message) -> None:

@@ -50,40 +50,29 @@ class Claim:
         self.is_fenced = self.is_over = False
         """Whether another consumer may have the queue; whether nothing more shall be handed out."""
         self._fenced = fenced
-        self._leased_until = inf
-        """Until when (monotonic) nobody else can have the queue."""
+        self.leased_until = inf
+        """Until when (monotonic) nobody else can have the queue; infinite without a lease."""
 
     @property
     def is_leased(self) -> bool:
         """Return whether its lease is to be renewed."""
-        return self._leased_until < inf and not self.is_over
+        return self.leased_until < inf and not self.is_over
 
     @property
     def is_overdue(self) -> bool:
         """Return whether its lease may have ended."""
-        return self._leased_until < inf and time.monotonic() > self._leased_until
+        return self.leased_until < inf and time.monotonic() > self.leased_until
 
     def note_lease(self, since: float) -> None:
         """Note that nobody else had the queue at ``since`` (monotonic), nor will have before the lease ends."""
         if self.exclusive:
-            self._leased_until = since + LEASE_SECONDS
+            self.leased_until = since + LEASE_SECONDS
             self.place.bus.renew(self)
 
     def note_fenced(self) -> None:
         """Note that the lease has ended and another consumer may have the queue."""
         self.is_fenced = True
         self._fenced()
-
-    def next_message(self) -> Message | None:
-        """Remove and return the oldest message; None if there is none to hand out now."""
-        if self.is_over or self.is_overdue:
-            return None
-        try:
-            message = self.messages.popleft()
-        except IndexError:
-            return None
-        self.handed_id = message.id or self.handed_id
-        return message
 
     def put_back(self, message: Message) -> None:
         """Hand out ``message`` again as the next one."""
