@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from penstock.base.errors import PenstockError
 from penstock.base.log import Log
 from penstock.bus.place import Place
-from penstock.bus.scripts import RENEW, TOUCH
+from penstock.bus.scripts import RELEASE, RENEW, TOUCH
 from penstock.bus.taking import LEASE_SECONDS, Claim
 from penstock.core.connection import connect
 from penstock.core.instance import Instance
@@ -131,11 +131,14 @@ class KeepAlive:
             begun = time.monotonic()
             async with connect(instance.url, name=NAME) as redis:
                 ended = await RENEW(redis, leases=leases, seconds=LEASE_SECONDS, owners=owners)
+                for each in alone:
+                    if each.is_over:  # it may have come after the release
+                        await RELEASE(redis, lease=each.place.lease, who=each.who)
             for place, each in enumerate(alone, start=1):
                 if -place in ended:  # others may have had the queue meanwhile
                     self._loop.call_soon_threadsafe(each.lapsed)
                 elif place not in ended:
-                    each.note_lease(begun)
+                    each.leased_until = begun + LEASE_SECONDS  # and no more: the rest belongs to the other event loop
 
     def _due(self, now: float) -> list[Place]:
         """Return the queues whose turn it is, and note when the next one will be."""

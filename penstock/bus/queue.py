@@ -244,7 +244,7 @@ class Queue(Place, QueueMethods):
         return decoded_fields(dict(zip(words[::2], words[1::2], strict=True)))
 
     async def peek(self, most: int = 1) -> list[Peeked]:
-        if not is_whole(most, 1, MAX_PEEKED):
+        if isinstance(most, bool) or not is_whole(most, 1, MAX_PEEKED):
             raise WrongCall(f"peek({most!r}): expected a number of messages from 1 to {MAX_PEEKED:,}")
         metadata, messages, msgid, _ = self.keys
         named: dict[str, Any] = {"metadata": metadata, "messages": messages, "msgid": msgid}

@@ -44,8 +44,9 @@ def _is(*types: type) -> Callable[[Any], Any]:
 
 
 def _number(value: Any) -> int:
-    """Read a number, which Node's server may give as text."""
-    if type(value) is int or (isinstance(value, str) and value.isdigit() and len(value) <= MAX_DIGITS):
+    """Read a whole number such as 5 or 5.0, which Node's server may give as text."""
+    is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS
+    if is_text or (type(value) in (int, float) and value == int(value)):
         return int(value)
     raise ValueError
 
@@ -106,7 +107,10 @@ class Row:
 
     def sent(self, *values: Any, **named: Any) -> list[Any]:
         """Return the arguments of a call as they are sent. Raise ``TypeError`` if they are not those of the method."""
-        bound = self.signature.bind(*values, **named)
+        try:
+            bound = self.signature.bind(*values, **named)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
         bound.apply_defaults()
         return [self.takes[name].sent(value) for name, value in bound.arguments.items()]
 
@@ -117,7 +121,7 @@ class Row:
             value = values[place] if place < len(values) else parameter.default
             try:
                 found.append(self.takes[name].taken(value))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, OverflowError):
                 shown = "none" if value is parameter.empty else repr(value)[:100]
                 raise WrongCall(f"{self.facts.wire}: {name}: expected {self.takes[name].name}, found {shown}") from None
         return found

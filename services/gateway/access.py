@@ -52,11 +52,16 @@ class Access:
         return any(fnmatchcase(name, pattern) for pattern in patterns or ())
 
     def allows_method(self, type_: str, wire: str, name: str) -> bool:
-        """Return whether a peer may call a method of such an object, by its name on the wire or in Python."""
+        """Return whether a peer may call a method of such an object.
+
+        It is allowed by a pattern of its name on the wire, or by its very name in Python, of which one on the wire may
+        stand for several.
+        """
         known = self._allowed.get((type_, wire, name))
         if known is None:
-            names = (wire, name, f"{type_}.{wire}", f"{type_}.{name}")
-            known = wire in ALWAYS or any(fnmatchcase(each, pattern) for pattern in self._methods for each in names)
+            names = (wire, f"{type_}.{wire}")
+            known = wire in ALWAYS or name in self._methods or f"{type_}.{name}" in self._methods
+            known = known or any(fnmatchcase(each, pattern) for pattern in self._methods for each in names)
             self._allowed[type_, wire, name] = known
         return known
 

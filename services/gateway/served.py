@@ -9,10 +9,12 @@ from typing import Any, ClassVar, Final, Protocol
 import structlog
 from redis.exceptions import RedisError
 
-from penstock.base.errors import PenstockError, Unauthorized, WrongCall
+from penstock.base.errors import PenstockError, Refused, Unauthorized, WrongCall
 from penstock.bus import Bus
 from penstock.bus.events import Emitter
 from penstock.bus.federation.frames import VERSION, Call, event_line, parsed_call
+from penstock.bus.federation.site import MAX_FRAME
+from penstock.bus.federation.websocket import HEAD_BYTES
 from penstock.core.objects import Row
 from penstock.core.tasks import begin
 from services.gateway.access import Access
@@ -21,6 +23,8 @@ from services.gateway.window import Window
 
 MAX_LISTENERS: Final = 100
 """Maximum number of listeners of one object."""
+MAX_LINE: Final = MAX_FRAME - HEAD_BYTES
+"""Bytes of the longest answer."""
 ANSWERED: Final = object()
 """What a method returns that answers its call itself."""
 _log: Final = structlog.get_logger("penstock.gateway")
@@ -183,8 +187,15 @@ class Served:
 
     def answer(self, call: Call, *values: Any) -> None:
         """Call the callback of ``call``, if it has one."""
-        if call.callback is not None:
-            self.send(event_line(call.callback, list(values)))
+        if call.callback is None:
+            return
+        line = event_line(call.callback, list(values))
+        if len(line) > MAX_LINE:  # a client would end the websocket
+            self.fail(
+                call, Refused(f"{call.method}: the answer has {len(line):,} bytes, at most {MAX_LINE:,} are sent")
+            )
+        else:
+            self.send(line)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Give the error to the callback, or to the listeners of ``error``."""
@@ -237,6 +248,8 @@ class Served:
     async def _work(self) -> None:
         try:
             while self._calls:
+                if not self.peer.has_room:
+                    await self.peer.room()
                 call = self._calls.popleft()
                 try:
                     if (waits := self._begin(call)) is not None and (value := await waits) is not ANSWERED:

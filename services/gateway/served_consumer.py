@@ -57,7 +57,7 @@ class ServedConsumer(Served):
 def id_of(call: Call) -> int:
     """Return the id that ``ack`` has. Raise ``WrongCall`` if it is none."""
     id_: Any = call.values[0] if call.values else None
-    if isinstance(id_, str) and id_.isdigit() and len(id_) <= ID_DIGITS:
+    if isinstance(id_, str) and id_.isascii() and id_.isdigit() and len(id_) <= ID_DIGITS:
         id_ = int(id_)
     if type(id_) is not int:
         raise WrongCall("ack: expected the id of a message")

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from common.context import Context
 from common.json_field import object_of, value_at
 from common.settle import METRICS, Batch, digest
+from common.wired import FULL_POLL_SECONDS
 from penstock.base.encoding import decoded
 from penstock.base.errors import Refused
 from penstock.core.once import Line
@@ -59,25 +60,28 @@ class Sending:
     async def run(self) -> None:
         """Move messages until the run ends, those first that an earlier run left. Raise ``Refused`` on a full disk."""
         context, settings = self._context, self._settings
-        while context.running:
-            await self._agree()
+        while context.running and await self._agree():
             async for batch in context.batches(settings.batch, settings.batch_bytes):
                 if not await self._move(batch):
                     break
 
-    async def _agree(self) -> None:
-        """Settle what the outbox has stored, and an earlier run has not settled."""
+    async def _agree(self) -> bool:
+        """Settle what the outbox has stored and an earlier run has not settled; return False if the run ends before."""
         while True:
             source, _, settled = await self._line.begin(past=-1)
             text = self._outbox.note_of(source)
             if text is None or (note := Note.read(text)).before + note.size <= settled:
-                return
+                return True
             if note.before != settled or not await self._settle_again(note):
                 self._context.log.warning("data was lost here: some of what follows may be published twice")
                 await self._line.lost()
+            elif self._line.settled == settled:  # the server has no room
+                await self._context.pause(FULL_POLL_SECONDS)
+            if not self._context.running:
+                return False
 
     async def _settle_again(self, note: Note) -> bool:
-        """Settle the batch of ``note`` if the server has room; return False if it is not what is pending."""
+        """Try to settle the batch of ``note``: the server may have no room. Return False if another one is pending."""
         if await self._context.redis.llen(self._pending) < note.size:
             return False
         async for batch in self._context.batches(note.size, ANY_SIZE):

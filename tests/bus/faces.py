@@ -27,6 +27,8 @@ CALLS: Final[dict[Kind, dict[str, Call]]] = {
         "find": lambda queue: queue.find(),
         "peek": lambda queue: queue.peek(2),
         "peek of none": lambda queue: queue.peek(0),
+        "peek of 2.0": lambda queue: queue.peek(2.0),
+        "peek of true": lambda queue: queue.peek(True),
         "peek of text": lambda queue: queue.peek("x"),
         "exists": lambda queue: queue.exists(),
         "flush": lambda queue: queue.flush(),

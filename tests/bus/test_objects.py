@@ -1,5 +1,7 @@
 """Rows of methods: what a peer's client is made of, and what one end knows that the other does not."""
 
+import asyncio
+
 import pytest
 
 from penstock.base.errors import Refused, Unsuitable, WrongCall
@@ -8,8 +10,11 @@ from penstock.core.objects import rows_of
 from services.gateway.access import Access
 from services.gateway.faces import FILES, STATIC
 from services.gateway.listener import Listener
+from services.gateway.peer import Peer
 from services.gateway.settings import Settings
 from tests.bus.gateway import SECRET, ends, url_of
+from tests.bus.raw import raw
+from tests.support.harness import eventually
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -65,8 +70,57 @@ async def test_an_older_gateway_is_not_asked_for_what_it_does_not_have(
     assert gateway.counters["connections"] == 1
 
 
+def access(*methods: str) -> Access:
+    return Access(Settings(redis="redis://localhost", secret=SECRET, methods=[*methods]))
+
+
 def test_reading_is_allowed_without_writing() -> None:
-    access = Access(Settings(redis="redis://localhost", secret=SECRET, queues=["*"], methods=["queue.get_metadata"]))
-    assert access.allows_method("queue", "metadata", "get_metadata")
-    assert not access.allows_method("queue", "metadata", "set_metadata")
-    assert not access.allows_method("channel", "metadata", "get_metadata")
+    allows = access("queue.get_metadata").allows_method
+    assert allows("queue", "metadata", "get_metadata")
+    assert not allows("queue", "metadata", "set_metadata")
+    assert not allows("channel", "metadata", "get_metadata")
+
+
+@pytest.mark.parametrize("pattern", ["queue.[!m]*", "s*", "queue.s*", "*_*", "push"])
+def test_a_pattern_is_of_names_on_the_wire_alone(pattern: str) -> None:
+    for name in ("metadata", "get_metadata", "set_metadata"):
+        assert not access(pattern).allows_method("queue", "metadata", name)
+    assert not access("*_*").allows_method("queue", "pushAll", "push_many")
+
+
+@ends
+async def test_calls_wait_while_the_peer_does_not_read_their_answers(
+    gateway: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = asyncio.Event()
+
+    async def room(_: Peer) -> None:
+        await reads.wait()
+
+    async with raw(gateway) as peer:
+        channel = await peer.create()
+        monkeypatch.setattr(Peer, "has_room", False)
+        monkeypatch.setattr(Peer, "room", room)
+        answer = asyncio.ensure_future(channel.call("count"))
+        await eventually(lambda: gateway.counters["calls"] == 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not answer.done()
+        reads.set()
+        assert await answer == [None, 0]
+
+
+@ends
+async def test_an_answer_that_no_client_takes_is_refused(
+    bus: Bus, gateway: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = bus.queue("zoo")
+    await queue.attach()
+    await queue.push("x" * 2_000)
+    async with Bus() as remote:
+        far = remote.federate(remote.queue("zoo"), url_of(gateway), secret=SECRET)
+        monkeypatch.setattr("services.gateway.served.MAX_LINE", 1_000)
+        with pytest.raises(Refused, match=r"peek: the answer has 2,\d+ bytes, at most 1,000 are sent"):
+            await far.peek()
+        assert await far.count() == 1
+    assert gateway.counters["connections"] == 1

@@ -3,6 +3,7 @@
 The literals are what the last release wrote. Of six messages it had settled two, and two more had arrived.
 """
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,12 +18,12 @@ from penstock.bus.fallback import QueueHop
 from penstock.core.once import Last, Sender, agree
 from penstock.core.raw_connection import Packed, RawConnection
 from penstock.transfer.move import Move
-from services.outbox.sending import Sending
+from services.outbox.sending import Note, Sending
 from services.outbox.settings import Settings
 from services.vpush.local_source import LocalSource
 from services.vpush.window import SendWindow
 from tests.outbox.outboxes import outbox
-from tests.support.harness import eventually
+from tests.support.harness import PATIENCE, eventually
 from tests.support.in_process import context_of, running
 from tests.support.vpush import made
 
@@ -164,3 +165,35 @@ async def test_what_an_outbox_has_stored_is_only_settled_and_what_follows_is_not
             await redis.lpush("in", "none")
             await until(b"5", letters=4)
         assert one.note_of(OUTBOX) == '[4, 1, "900562da161c35102e16df2aab20700771a204a5", [[1, "noKey"]], 0]'
+
+
+async def test_a_full_server_does_not_keep_an_outbox_that_has_stored_from_stopping(
+    redis: Redis, tmp_path: Path
+) -> None:
+    await store(redis, STORED["outbox"])
+    names: dict[str, Any] = {"redis_namespace": "site", "in_": "in", "pending": "pending", "publish_field": "k"}
+    settings = Settings(redis="redis://here", datadir="unused", unsubscribed="drop", pop_timeout=5, **names)
+    tries = 0
+
+    class Counting(Sending):
+        async def _settle_again(self, note: Note) -> bool:
+            nonlocal tries
+            tries += 1
+            return await super()._settle_again(note)
+
+    async with outbox(tmp_path) as one:
+        await one.publish_all([], OUTBOX, NOTE)
+
+        async def run(context: Context[Any]) -> None:
+            context.token = 7
+            await Counting(context, one).run()
+
+        before = await redis.hget("site:sequence", "sequence")
+        try:
+            async with asyncio.timeout(PATIENCE), running(redis, settings, run):
+                await redis.config_set("maxmemory", 1)
+                await eventually(lambda: tries >= 2)
+        finally:
+            await redis.config_set("maxmemory", 0)
+        assert await redis.hget("site:sequence", "sequence") in (before, b"4")
+        assert one.note_of(OUTBOX) == NOTE, "nothing is published twice"
