@@ -1,4 +1,4 @@
-"""Objects whose fields are kept: BQ-50 to BQ-54."""
+"""Objects whose fields are kept: BQ-50 to BQ-53."""
 
 import asyncio
 import math
