@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import bus as _bus
-from penstock.base.errors import WrongCall
 from penstock.base.payload import Received
-from penstock.sync.calls import called
+from penstock.sync.calls import called, check_outbox
 from penstock.sync.entered import Entered
 from penstock.sync.handlers import Handlers
 from penstock.sync.portal import Portal
@@ -68,8 +67,7 @@ class Bus(
     """
 
     def __init__(self, *urls: str, outbox: str | Path | None, **options: Any) -> None:
-        if not isinstance(outbox, str | Path | None):
-            raise WrongCall("outbox: expected a data directory, since an Outbox belongs to another event loop")
+        check_outbox(outbox)
         super().__init__(_bus.Bus(*urls, outbox=outbox, **options), host=Handlers)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.base.payload import Payload
 from penstock.lists import Message, Request
 from penstock.lists import lists as _server
-from penstock.sync.calls import called
+from penstock.sync.calls import called, check_outbox
 from penstock.sync.entered import Entered
 from penstock.sync.twin import Host, Twin
 
@@ -19,6 +19,7 @@ class Lists(Entered, of="penstock.lists.lists:Lists", names="__init__ waiting pa
     """As ``penstock.lists.Lists``: ``with Lists("redis://localhost:6379/0") as lists: lists["in"].push("x")``."""
 
     def __init__(self, url: str, stop_signals: Iterable[signal.Signals], **options: Any) -> None:
+        check_outbox(options.get("outbox"))
         make = partial(_server.Lists, url, **options)
         super().__init__(make(), stop_signals, again=make)
 

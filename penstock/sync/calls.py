@@ -6,8 +6,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from penstock.base.errors import WrongCall
 from penstock.core.batches import MAX_MESSAGES
 from penstock.sync.portal import Portal
 
@@ -96,3 +98,9 @@ class _Feeding:
 async def _cancel(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def check_outbox(outbox: object) -> None:
+    """Raise ``WrongCall`` for what is no data directory."""
+    if not isinstance(outbox, str | Path | None):
+        raise WrongCall("outbox: expected a data directory, since an Outbox belongs to another event loop")

@@ -68,7 +68,7 @@ async def gateway(redis: "Redis", redis_url: str) -> AsyncIterator[Listener]:
         yield listener
 
 
-@pytest.fixture(params=["gateway", "node"])
+@pytest.fixture(params=["here", "gateway", "node"])
 async def site(request: pytest.FixtureRequest, redis: "Redis", redis_url: str) -> AsyncIterator[Site]:
     async with reached(request.param, redis_url) as found:
         yield found

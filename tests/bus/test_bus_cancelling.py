@@ -75,16 +75,6 @@ async def test_a_loop_cancelled_at_each_point_loses_nothing(
     await eventually(lambda: nobody_listens(redis, queue.available))
 
 
-async def test_a_loop_that_was_left_can_be_followed_by_another(bus: Bus) -> None:
-    queue = await attached(bus, *"abcdef")
-    for expected in (b"a", b"b", b"c"):
-        async for message in queue.consume():
-            assert message.body == expected
-            break
-        await queue.stop()
-    assert await queue.count() == 3
-
-
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_loop_stopped_while_it_begins_leaves_nothing_behind(bus: Bus, redis: "Redis", mode: str) -> None:
     for point in range(1, 25):

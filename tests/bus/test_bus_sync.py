@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
 from redis import Redis
 
 from penstock.base.errors import Full, RequestFailed, WrongCall
+from penstock.outbox import Outbox
 from penstock.sync import Bus, Queue
 from penstock.sync.bus import Message
 from tests.support.harness import PATIENCE, until
@@ -124,9 +126,9 @@ def test_channels_topics_and_objects_block_as_well(bus: Bus, redis_url: str) -> 
         assert heard.wait(60)
 
 
-def test_mistakes_raise_where_they_are_made(bus: Bus) -> None:
-    with pytest.raises(WrongCall, match="attach"):
-        bus.queue("foo").close()
+def test_mistakes_raise_where_they_are_made(bus: Bus, redis_url: str, tmp_path: Path) -> None:
+    with pytest.raises(WrongCall, match="data directory"):
+        Bus(redis_url, outbox=Outbox(datadir=tmp_path))  # type: ignore[arg-type]
 
     async def handler(message: object) -> None: ...
 

@@ -188,6 +188,7 @@ async def test_BQ_D14_falsy_values_are_set_and_read_attached_or_not(bus: Bus, re
         await queue.set_metadata({"k": value})
         assert await queue.get_metadata("k") == text
     await queue.set_metadata({"a": 0, "b": ""})
+    assert await queue.get_metadata("none") is None
     async with Bus(redis_url) as second:
         other = second.queue("foo")
         assert (await other.get_metadata("a"), await other.get_metadata("b")) == ("0", "")

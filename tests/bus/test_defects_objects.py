@@ -42,18 +42,6 @@ async def test_BQ_D16_a_message_of_an_unknown_kind_is_an_error_and_the_channel_g
     assert await stranger.count() == 0
 
 
-async def test_BQ_D17_objects_are_sent_as_json_or_refused(bus: Bus) -> None:
-    here, there = bus.channel("zoo"), bus.channel("zoo")
-    await here.connect()
-    await there.listen()
-    with pytest.raises(WrongCall, match="json"):
-        await here.send({"a": 1})  # type: ignore[call-overload]
-    await here.send({"a": [1, None, "ü"]}, json=True)
-    async for message in there.messages():
-        assert message.json() == {"a": [1, None, "ü"]}
-        break
-
-
 async def test_BQ_D18_a_change_during_a_save_is_not_lost(bus: Bus, redis: "Redis") -> None:
     thing = Thing()
     kept = bus.persistable("obj", thing)

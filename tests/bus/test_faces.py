@@ -5,6 +5,7 @@ So do those whose answer is lost.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -19,33 +20,60 @@ from services.gateway.creation import CLASSES
 from services.gateway.listener import Listener
 from services.gateway.served import Served
 from services.gateway.settings import Settings
-from tests.bus.faces import CALLS, OPEN, WAITS, Call, Kind, made
+from tests.bus.faces import AT_THE_WRONG_TIME, CALLS, OPEN, WAITS, WRONG, Call, Kind, made
 from tests.bus.gateway import SECRET, ends, serving, url_of
 from tests.support.harness import eventually
 
 
-async def outcome(call: Call, thing: Any) -> str:
-    """Return what a call gives, or the class of the error."""
+async def outcome(call: Call, thing: Any) -> tuple[str, str]:
+    """Return what a call gives, or the class of the error; and what the error says."""
     try:
         found = call(thing)
         found = await found if isinstance(found, Awaitable) else found
     except Exception as error:  # noqa: BLE001  # it is compared
-        return type(error).__name__
+        return type(error).__name__, str(error)
     is_object = type(found).__module__.startswith(("penstock.bus", "penstock.sync"))
-    return type(found).__name__ if is_object else repr(found)
+    return type(found).__name__.removeprefix("Federated") if is_object else repr(found), ""
 
 
-async def blocking_outcome(kind: Kind, name: str, is_open: bool, url: str) -> str:
-    """Return the same of an object of ``penstock.sync``, in a thread."""
+async def outcomes(kind: Kind, call: Call, faces: "Faces", *, is_open: bool) -> list[tuple[str, str]]:
+    """Return the outcome of a call of an object here, far away, and without async in a thread."""
+    found = list[tuple[str, str]]()
+    for face in (made(kind, faces.bus), faces.far(kind)):
+        await faces.redis.flushall()
+        if is_open and kind in OPEN:
+            await OPEN[kind](face)
+        found.append(await outcome(call, face))
+        await face.leave()
 
-    def call() -> str:
-        with BlockingBus(url, patience=60) as bus:
+    def blocking() -> tuple[str, str]:
+        with BlockingBus(faces.url, patience=60) as bus:
             face = made(kind, bus)
             if is_open and kind in OPEN:
                 OPEN[kind](face)
-            return asyncio.run(outcome(CALLS[kind][name], face))
+            return asyncio.run(outcome(call, face))
 
-    return await asyncio.to_thread(call)
+    await faces.redis.flushall()
+    return [*found, await asyncio.to_thread(blocking)]
+
+
+@dataclass
+class Faces:
+    """A bus here and one far away, of the same server."""
+
+    bus: Bus
+    remote: Bus
+    gateway: Listener
+    redis: Redis
+    url: str
+
+    def far(self, kind: Kind) -> Any:
+        return self.remote.federate(made(kind, self.remote), url_of(self.gateway), secret=SECRET)
+
+
+@pytest.fixture
+def faces(bus: Bus, remote: Bus, gateway: Listener, redis: Redis, redis_url: str) -> Faces:
+    return Faces(bus, remote, gateway, redis, redis_url)
 
 
 @pytest.fixture
@@ -65,21 +93,23 @@ async def remote(gateway: Listener) -> AsyncIterator[Bus]:
     ],
 )
 @ends
-async def test_a_call_has_the_same_outcome_here_and_there(
-    kind: Kind, name: str, is_open: bool, remote: Bus, gateway: Listener, bus: Bus, redis: Redis, redis_url: str
+async def test_a_call_has_the_same_outcome_here_and_there(kind: Kind, name: str, is_open: bool, faces: Faces) -> None:
+    near, far, blocking = [found for found, _ in await outcomes(kind, CALLS[kind][name], faces, is_open=is_open)]
+    assert (far, blocking) == (near, near)
+    assert near not in ("TypeError", "AttributeError", "ValueError"), "expected one of Penstock's"
+    assert (near == "WrongCall") is ((kind, name, is_open) in AT_THE_WRONG_TIME)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, calls in WRONG.items() for name in calls])
+@ends
+async def test_a_call_that_makes_no_sense_says_so_here_and_there(
+    kind: Kind, name: str, is_open: bool, faces: Faces
 ) -> None:
-    found = list[str]()
-    for face in (made(kind, bus), remote.federate(made(kind, remote), url_of(gateway), secret=SECRET)):
-        await redis.flushall()
-        if is_open and kind in OPEN:
-            await OPEN[kind](face)
-        found.append(await outcome(CALLS[kind][name], face))
-        assert found[-1] not in ("TypeError", "AttributeError", "ValueError"), "expected one of Penstock's"
-        await face.leave()
-    await redis.flushall()
-    found.append(await blocking_outcome(kind, name, is_open, redis_url))
-    near, far, blocking = found
-    assert (far.replace("Federated", ""), blocking) == (near, near)
+    call, word = WRONG[kind][name]
+    for error, said in await outcomes(kind, call, faces, is_open=is_open):
+        assert error == "WrongCall"
+        assert word in said or ("already" if is_open else "before") in said
 
 
 def test_for_each_method_it_is_said_whether_it_may_run_twice() -> None:
@@ -135,7 +165,7 @@ async def test_a_call_whose_answer_is_lost_is_repeated_only_if_it_may_be(
     monkeypatch.setattr(Served, "answer", lose)
     type_ = "persistify" if kind == "persistable" else kind
     leaves = method in ("detach", "disconnect")
-    found = await outcome(CALLS[kind][name], thing)
+    found, _ = await outcome(CALLS[kind][name], thing)
     if CLASSES[type_].ROWS[method].facts.again:
         assert found != "Unconfirmed"
         assert executed == [method] * (1 if leaves else 2)

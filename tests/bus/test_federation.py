@@ -1,4 +1,4 @@
-"""Objects of another site with the methods of local ones: through our gateway, and through Node's federation server."""
+"""Objects here and of another site, which have the same methods: by our gateway, and by Node's federation server."""
 
 import asyncio
 import dataclasses
@@ -14,7 +14,7 @@ from tests.bus.sites import Site
 from tests.support.harness import eventually
 
 
-async def test_a_queue_has_the_methods_of_a_local_one(site: Site, redis: "Redis") -> None:
+async def test_a_queue_has_the_same_methods_everywhere(site: Site, redis: "Redis") -> None:
     queue = site.queue()
     assert await queue.attach(ttl=20, maxsize=5) is False
     assert queue.is_attached
@@ -145,14 +145,13 @@ async def test_what_needs_attach_says_so(site: Site) -> None:
     queue = site.queue()
     with pytest.raises(WrongCall, match="attach"):
         await queue.close()
-    await queue.wait_ready()
+    assert await queue.exists() is False
     for call in (queue.count, queue.ttl, queue.maxsize, queue.metadata, queue.flush):
-        if queue.has_more:
+        if getattr(queue, "has_more", True):  # not with Node's server
             assert not await call()
         else:
             with pytest.raises(WrongCall, match="attach"):
                 await call()
-    assert await queue.exists() is False
 
 
 async def test_a_channel(site: Site, bus: Bus) -> None:
@@ -168,8 +167,8 @@ async def test_a_channel(site: Site, bus: Bus) -> None:
     await eventually(lambda: events == ["connect", "remote:connect"])
     await other.send("to the other site")
     await eventually(lambda: b"to the other site" in events)
-    await end.send("back")
-    await eventually(lambda: heard == [b"back"])
+    await end.send({"back": [None, "ü"]}, json=True)
+    await eventually(lambda: heard == ['{"back":[null,"ü"]}'.encode()])
     await other.disconnect()
     await eventually(lambda: "remote:disconnect" in events)
     await other.listen()

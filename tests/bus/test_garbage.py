@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from penstock.base.errors import PenstockError, WrongCall, WrongType
+from penstock.base.errors import PenstockError, WrongType
 from penstock.bus import Bus
 from penstock.core.pace import Pace
 from tests.bus.given import attached, settled, take
@@ -70,20 +70,6 @@ async def test_a_bad_ttl_is_found_before_the_first_write(bus: Bus, redis: "Redis
     assert await bus.queue("foo").attach(ttl=9) is False
     assert await redis.hget(METADATA, "ttl") == b"9"
     assert 0 < await redis.ttl(METADATA) <= 9
-
-
-async def test_a_ttl_or_maxsize_that_is_none_is_refused(bus: Bus, redis: "Redis") -> None:
-    for ttl in (10**12, 10**400, float("inf"), float("nan"), 0, 1.5):
-        with pytest.raises(WrongCall, match="ttl"):
-            await bus.queue("foo").attach(ttl=ttl)  # type: ignore[arg-type]
-    with pytest.raises(WrongCall, match="maxsize"):
-        await bus.queue("foo").attach(maxsize=float("inf"))  # type: ignore[arg-type]
-    queue = await attached(bus)
-    for field, value in (("ttl", 10**20), ("ttl", "1e3"), ("ttl", 0), ("maxsize", -1), ("maxsize", "x")):
-        with pytest.raises(WrongCall, match=field):
-            await queue.set_metadata({field: value})
-    await queue.set_metadata({"ttl": "60", "maxsize": 5})
-    assert await queue.ttl() == 60
 
 
 @pytest.mark.parametrize("msgid", ["abc", "-7", "9007199254740992", "9223372036854775807", "1.5"])

@@ -8,26 +8,20 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from structlog.testing import capture_logs
 
-from penstock import sync
 from penstock.base.errors import Full, Gone, RequestTimeout, Unavailable, WrongCall
 from penstock.bus import Bus, fallback
-from penstock.core.once import SMALLEST_LIMIT
 from penstock.core.raw_connection import Packed
-from penstock.outbox import Outbox, listing
 from penstock.testing.server import EmbeddedServer
 from tests.bus.given import lose_patience
 from tests.bus.moving import move
 from tests.bus.node import node
 from tests.bus.outboxes import attached, content, delivered, push
-from tests.outbox.outboxes import opened
 from tests.reliability.command_proxy import CommandFault, CommandProxy, Kind
 from tests.reliability.soak.links import FaultyProxy
 from tests.support.commandline import penstock
 from tests.support.harness import eventually
 
-QUICK = [kind for kind in Kind if not kind.swallows]
 WEEK = 7 * 86_400
 
 
@@ -41,29 +35,6 @@ async def server() -> AsyncIterator[EmbeddedServer]:
 async def pair() -> AsyncIterator[list[EmbeddedServer]]:
     async with EmbeddedServer(aof=True) as one, EmbeddedServer(aof=True) as two:
         yield [one, two]
-
-
-async def test_while_the_server_is_away_pushes_go_to_disk_and_then_to_the_queue_in_order(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    async with Bus(server.url, outbox=tmp_path) as bus:
-        queue = await attached(bus)
-        with capture_logs() as log:
-            assert await push(queue, 1, 2) == [1, 2]
-            assert bus.waiting == 0
-            await asyncio.to_thread(server.stop)
-            assert await push(queue, 3, 4) == [0, 0]
-            assert await queue.push_many(["5", "6"]) == [0, 0]
-            assert bus.waiting == 4
-            await asyncio.to_thread(server.start)
-            await push(queue, 7)
-            await delivered(bus)
-            assert await queue.push_many(["8", "9"]) == [8, 9]
-        assert queue.pushed == 9
-        assert await content(server) == [*range(1, 10)]
-        said = [line["event"] for line in log if line.get("queue")]
-        assert said == ["pushes wait on disk", "pushes reach the server again"]
-        assert [str(message) async for message in queue.consume(limit=9)] == [*map(str, range(1, 10))]
 
 
 async def test_what_waits_is_delivered_by_the_next_program_also_if_that_uses_no_such_queue(
@@ -108,24 +79,6 @@ async def test_a_program_that_starts_while_the_server_is_away_attaches_later_and
         await eventually(lambda: queue.is_attached)
         await push(queue, 7)
     assert await content(server) == [*range(8)]
-
-
-@pytest.mark.parametrize("nth", range(6))
-@pytest.mark.parametrize("kind", QUICK, ids=lambda kind: kind.name.lower())
-async def test_a_call_that_breaks_at_any_byte_doubles_and_loses_nothing(
-    server: EmbeddedServer, tmp_path: Path, kind: Kind, nth: int
-) -> None:
-    async with Bus(server.url, outbox=tmp_path / "other") as bus:  # so that the server knows the scripts
-        await push(await attached(bus, "other"), 1)
-    with CommandProxy(server.port, CommandFault(kind, "EVALSHA", nth)) as proxy:
-        async with Bus(proxy.url, outbox=tmp_path) as bus:
-            queue = await attached(bus)
-            await push(queue, 1, 2)
-            await queue.push_many(["3", "4"])
-            await push(queue, 5)
-            await delivered(bus)
-    assert proxy.met
-    assert await content(server) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("nth", [2, 3])
@@ -307,34 +260,6 @@ async def test_a_queue_whose_server_is_there_is_attached_while_another_server_is
         queue = await attached(bus)
         await eventually(lambda: queue.is_attached)
         assert await push(queue, 2) == [2]
-
-
-@pytest.mark.parametrize("way", ["full", "wrong type", "read-only"])
-async def test_a_server_that_takes_nothing_for_a_while_is_waited_for(
-    server: EmbeddedServer, tmp_path: Path, way: str
-) -> None:
-    async with Bus(server.url, outbox=tmp_path) as bus, Redis.from_url(server.url) as redis:
-        queue = await attached(bus)
-        await push(queue, 1)
-        assert [str(message) async for message in queue.consume(limit=1)] == ["1"]
-        if way == "full":
-            await redis.config_set("maxmemory", 1)
-        elif way == "wrong type":
-            await redis.set("bus:queue:orders:messages", "x")
-        else:
-            await redis.execute_command("REPLICAOF", "127.0.0.1", "1")
-        with capture_logs() as log:
-            assert await push(queue, 2, 3) == [0, 0]
-        assert "pushes wait on disk" in [line["event"] for line in log]
-        if way == "full":
-            await redis.config_set("maxmemory", 0)
-        elif way == "wrong type":
-            await redis.delete("bus:queue:orders:messages")
-        else:
-            await redis.execute_command("REPLICAOF", "NO", "ONE")
-        await delivered(bus)
-        assert await push(queue, 4) == [4]
-        assert [str(message) async for message in queue.consume(limit=3)] == ["2", "3", "4"]
 
 
 async def test_the_ledger_is_a_key_of_its_own_that_ends_and_forgets_outboxes_that_are_gone(
@@ -555,62 +480,3 @@ async def test_interop_a_client_of_busmq_notices_nothing(server: EmbeddedServer,
 async def _only_the_ledger_is_left(redis: "Redis") -> bool:
     """Node's close deletes the keys one after another."""
     return await redis.keys("*") == [b"bus:queue:orders:ledger"]
-
-
-async def test_without_async_it_is_a_directory(server: EmbeddedServer, tmp_path: Path) -> None:
-    def work() -> None:
-        with sync.Bus(server.url, outbox=tmp_path) as bus:
-            queue = bus.queue("orders")
-            queue.attach(ttl=300)
-            assert queue.push("1") == 1
-            server.stop()
-            assert queue.push("2") == 0
-            assert bus.waiting == 1
-            server.start()
-            assert queue.push_many(["3"]) in ([3], [0])
-        with sync.Bus(server.url, outbox=tmp_path) as bus:
-            queue = bus.queue("orders")
-            queue.attach(ttl=300)
-            queue.push("4")
-        with pytest.raises(WrongCall, match="data directory"):
-            sync.Bus(server.url, outbox=Outbox(datadir=tmp_path))  # type: ignore[arg-type]
-
-    await asyncio.to_thread(work)
-    async with Bus(server.url, outbox=tmp_path) as bus:
-        await delivered(bus)
-    assert await content(server) == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("reads_limit", [True, False])
-async def test_what_is_too_large_is_refused_or_a_dead_letter_and_the_rest_goes_on(
-    server: EmbeddedServer, tmp_path: Path, reads_limit: bool
-) -> None:
-    large = b"9" * (SMALLEST_LIMIT + 1)
-    url = server.url if reads_limit else server.url.replace("//", "//least:word@")
-    await _limit(server)
-    async with Bus(url, outbox=tmp_path) as bus:
-        queue = await attached(bus)
-        await push(queue, 1)
-        with pytest.raises(WrongCall, match="proto-max-bulk-len"):
-            await queue.push(large)
-        await push(queue, 2)
-        assert bus.waiting == 0
-        await asyncio.to_thread(server.stop)
-        await push(queue, 3)
-        assert await queue.push_many([large, b"4"]) == [0, 0]
-    await asyncio.to_thread(server.start)
-    await _limit(server)
-    async with Bus(url, outbox=tmp_path) as bus:
-        await delivered(bus)
-    assert await content(server) == [1, 2, 3, 4]
-    with opened(tmp_path) as store:
-        (letter,) = listing.dead(store)
-        assert (letter.keys, letter.size) == (("orders",), len(large))
-        assert "proto-max-bulk-len" in letter.error
-
-
-async def _limit(server: EmbeddedServer) -> None:
-    """Let messages have the least limit, which the user ``least`` may not read."""
-    async with Redis.from_url(server.url) as redis:
-        await redis.config_set("proto-max-bulk-len", SMALLEST_LIMIT)
-        await redis.execute_command("ACL", "SETUSER", "least", "on", ">word", "~*", "&*", "+@all", "-config")

@@ -1,4 +1,4 @@
-"""Objects whose fields are kept: BQ-50 to BQ-54."""
+"""Objects whose fields are kept: BQ-50 to BQ-53."""
 
 import asyncio
 import math
@@ -145,21 +145,6 @@ async def test_BQ_53_persist_keeps_it_alive_until_unpersist(bus: Bus, redis: "Re
     await redis.expire(KEY, 1_000)
     await asyncio.sleep(1.2)  # timing: nothing may happen
     assert await redis.ttl(KEY) > 3
-    for ttl in (0, -1, 1.5, math.inf, math.nan, None, "5", 10**10):
-        with pytest.raises(WrongCall, match="ttl="):
-            await kept.persist(ttl)  # type: ignore[arg-type]  # on purpose
-
-
-async def test_BQ_54_the_example_of_the_original(bus: Bus) -> None:
-    """Its comments say something else of ``bar``."""
-    first: Any = Plain(foo="hello", bar=1, zoo=True)
-    second = Plain()
-    saving = bus.persistable("obj", first, ["foo", "bar", "zoo"])
-    await saving.save()
-    first.foo = "world"
-    await saving.save()
-    assert await bus.persistable("obj", second, ["foo", "bar", "zoo"]).load()
-    assert vars(second) == {"foo": "world", "bar": 1, "zoo": True}
 
 
 async def test_a_key_of_another_type_is_named(bus: Bus, redis: "Redis") -> None:

@@ -5,17 +5,10 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from penstock.base.errors import WrongCall, WrongType
+from penstock.base.errors import WrongType
 from penstock.bus import Bus
-from tests.bus.given import attached, keep_alive, take
+from tests.bus.given import attached, keep_alive
 from tests.support.harness import eventually
-
-
-async def test_messages_come_in_order_with_their_ids(bus: Bus) -> None:
-    queue = await attached(bus, "a", b"\xff\x00", "")
-    assert await queue.push({"x": [1, None]}, json=True) == 4
-    assert await take(queue, 4) == [(1, b"a"), (2, b"\xff\x00"), (3, b""), (4, b'{"x":[1,null]}')]
-    assert (queue.pushed, queue.consumed, await queue.count()) == (4, 4, 0)
 
 
 async def test_the_keys_are_those_of_busmq(bus: Bus, redis: "Redis") -> None:
@@ -29,34 +22,6 @@ async def test_the_keys_are_those_of_busmq(bus: Bus, redis: "Redis") -> None:
     assert await redis.lrange("bus:queue:foo:messages", 0, -1) == [b"1", b"hello"]
     assert await redis.get("bus:queue:foo:msgid") == b"1"
     assert 50 < await redis.ttl("bus:queue:foo:messages") <= 60
-
-
-async def test_values_of_metadata_are_kept_as_text(bus: Bus) -> None:
-    queue = await attached(bus)
-    await queue.set_metadata({"zero": 0, "no": False, "empty": ""})
-    await queue.set_metadata({"name": "ü"})
-    with pytest.raises(WrongCall, match="moving, source"):
-        await queue.set_metadata({"source": "x", "moving": "y"})
-    assert await queue.get_metadata("zero") == "0"
-    found = await queue.metadata()
-    assert (found["no"], found["empty"], found["name"], await queue.get_metadata("none")) == ("false", "", "ü", None)
-
-
-async def test_calls_that_make_no_sense_say_what_was_expected(bus: Bus) -> None:
-    queue = bus.queue("foo")
-    with pytest.raises(WrongCall, match="attach"):
-        await queue.close()
-    with pytest.raises(WrongCall, match="attach"):
-        await queue.ack(1)
-    with pytest.raises(WrongCall, match="json=True"):
-        queue.push(5)  # type: ignore[call-overload]
-    with pytest.raises(WrongCall, match="reliable"):
-        queue.consume(exclusive=True)
-    with pytest.raises(WrongCall, match="no event"):
-        queue.on("massage", print)
-    await queue.attach()
-    with pytest.raises(WrongCall, match="attached already"):
-        await queue.attach()
 
 
 async def test_push_many_gets_its_turn_beside_a_task_that_pushes_without_end(bus: Bus) -> None:

@@ -13,26 +13,6 @@ from tests.bus.given import attached, calls, heard, settled, take
 from tests.support.harness import eventually
 
 
-@pytest.mark.parametrize("options", [{"ttl": 0}, {"ttl": -1}, {"ttl": 1.5}, {"ttl": "5"}, {"maxsize": -1}])
-async def test_BQ_20_options_of_attach_that_make_no_sense_are_refused(bus: Bus, options: dict[str, Any]) -> None:
-    with pytest.raises(WrongCall):
-        await bus.queue("foo").attach(**options)
-
-
-@pytest.mark.parametrize("messages", ["abc", b"abc"])
-async def test_push_many_refuses_one_message(bus: Bus, messages: Any) -> None:
-    queue = await attached(bus)
-    with pytest.raises(WrongCall, match="use push"):
-        await queue.push_many(messages)
-    assert await queue.count() == 0
-
-
-async def test_BQ_20_options_become_metadata(bus: Bus) -> None:
-    queue = await attached(bus, ttl=7, maxsize=3, discoverable=True)
-    assert await queue.metadata() == {"ttl": "7", "source": "local", "discover": "true", "maxsize": "3"}
-    assert (await queue.ttl(), await queue.maxsize()) == (7, 3)
-
-
 async def test_BQ_20_metadata_without_a_ttl_are_no_queue(bus: Bus, redis: "Redis") -> None:
     """A federating busmq keeps the source of another site's queue in such a key."""
     await redis.hset("bus:queue:foo:metadata", mapping={"source": "http://elsewhere"})
@@ -81,28 +61,6 @@ async def test_BQ_25_options_of_consume_each_alone(bus: Bus) -> None:
     assert await take(queue, 1, limit=0) == []
     assert await take(queue, 2, reliable=True) == [(5, b"e"), (6, b"f")]
     assert await take(queue, 1, reliable=True, after_id=5) == [(6, b"f")]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max": 3},
-        {"start": -1},
-        {"prefetch": 0},
-        {"prefetch": None},
-        {"prefetch_bytes": 0},
-        {"exclusive": True},
-        {"after_id": 1},
-        {"limit": -1},
-        {"limit": "3"},
-        {"reliable": True, "remove": False},
-    ],
-)
-async def test_BQ_25_options_of_consume_that_make_no_sense_are_refused(bus: Bus, options: dict[str, Any]) -> None:
-    queue = await attached(bus)
-    with pytest.raises(WrongCall, match=next(iter(options))):
-        queue.consume(**options)
-    assert not queue.is_consuming
 
 
 async def test_BQ_25_a_second_consume_gets_the_one_that_runs_or_is_refused(bus: Bus) -> None:

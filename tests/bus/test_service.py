@@ -281,7 +281,21 @@ async def test_a_requester_that_leaves_with_grace_gets_its_answers(bus: Bus) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["foo", "", "channel:local:zoo", "Service:x", "service", None, 5, ["service:x"], "\udcff"]
+    "name",
+    [
+        "foo",
+        "",
+        "channel:local:zoo",
+        "Service:x",
+        "service",
+        "service:pay",
+        "service:pay:replyTo:1",
+        "service:echo:replyTo:",
+        None,
+        5,
+        ["service:x"],
+        "\udcff",
+    ],
 )
 async def test_a_request_cannot_make_the_provider_write_elsewhere(bus: Bus, redis: "Redis", name: Any) -> None:
     served = list[Any]()
@@ -303,8 +317,9 @@ async def test_what_is_no_request_is_dropped(bus: Bus, body: bytes) -> None:
     served = list[Any]()
     await provider(bus, lambda request: served.append(request.data))
     requests = await attached(bus, name="service:echo")
-    await requests.push_many([body, b"{}", b'{"data":2,"expires":"soon"}', b'{"data":3,"reqId":{"a":1}}'])
-    await eventually(lambda: served == [None, 2, 3])
+    never = b'{"data":4,"expires":1%s}' % (b"0" * 400)
+    await requests.push_many([body, b"{}", b'{"data":2,"expires":"soon"}', b'{"data":3,"reqId":{"a":1}}', never])
+    await eventually(lambda: served == [None, 2, 3, 4])
 
 
 async def test_answers_that_are_none_are_ignored(bus: Bus, redis: "Redis") -> None:

@@ -1,4 +1,7 @@
-"""``penstock.lists`` with an outbox: pushes wait on disk while the server is away, and arrive in order, once."""
+"""``penstock.lists`` with an outbox: pushes wait on disk while the server is away, and arrive in order, once.
+
+What queues of ``penstock.bus`` do alike is tried here, too; the rest in ``test_outbox`` of the bus.
+"""
 
 import asyncio
 import random
@@ -15,6 +18,7 @@ from structlog.testing import capture_logs
 
 from penstock import fallback, sync
 from penstock.base.errors import Unconfirmed, WrongCall
+from penstock.bus import Bus
 from penstock.lists import Lists
 from penstock.outbox import DiskFull, Outbox, listing
 from penstock.outbox.spool import Spool
@@ -25,7 +29,7 @@ from tests.reliability.soak.links import FaultyProxy
 from tests.support.harness import eventually
 
 QUICK = [kind for kind in Kind if not kind.swallows]
-LEDGER = "orders:from:*"
+KEYS = {"list": "orders", "queue": "bus:queue:orders:messages"}
 LIMIT = 1 << 20
 LARGE = b"x" * (LIMIT + 1)
 
@@ -36,10 +40,34 @@ async def server() -> AsyncIterator[EmbeddedServer]:
         yield started
 
 
+@pytest.fixture(params=KEYS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @asynccontextmanager
-async def lists_to(url: str, outbox: Path | Outbox) -> AsyncIterator[Lists]:
-    async with Lists(url, outbox=outbox) as lists:
-        yield lists
+async def line_to(kind: str, url: str, outbox: Path) -> AsyncIterator[tuple[Any, Any]]:
+    """Yield a library with an outbox, and its list or queue ``orders``, which are pushed to alike."""
+    if kind == "list":
+        async with Lists(url, outbox=outbox) as lists:
+            yield lists, lists["orders"]
+    else:
+        async with Bus(url, outbox=outbox) as bus:
+            queue = bus.queue("orders")
+            await queue.attach(ttl=300)
+            yield bus, queue
+
+
+async def bodies(kind: str, server: EmbeddedServer) -> list[bytes]:
+    """Return what is there, oldest first."""
+    async with Redis.from_url(server.url) as redis:
+        found: Any = await redis.lrange(KEYS[kind], 0, -1)
+    return found[::-1] if kind == "list" else found[1::2]  # type: ignore[no-any-return]
+
+
+async def push_numbers(line: Any, *numbers: int) -> None:
+    for number in numbers:
+        await line.push(str(number))
 
 
 async def content(server: EmbeddedServer, name: str = "orders") -> list[int]:
@@ -57,44 +85,49 @@ async def delivered(lists: Lists) -> None:
     await eventually(lambda: not lists.waiting)
 
 
-async def test_while_the_server_is_away_pushes_go_to_disk_and_then_to_the_list_in_order(
-    server: EmbeddedServer, tmp_path: Path
+def numbered(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+async def test_while_the_server_is_away_pushes_go_to_disk_and_then_there_in_order(
+    kind: str, server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    async with lists_to(server.url, tmp_path) as lists:
+    async with line_to(kind, server.url, tmp_path) as (library, line):
         with capture_logs() as log:
-            await push(lists, 1, 2)
-            assert lists.waiting == 0
-            server.stop()
-            await push(lists, 3, 4)
-            assert await lists["orders"].push_many(["5", "6"]) == 2
-            assert lists.waiting == 4
-            server.start()
-            await push(lists, 7)
-            await delivered(lists)
-            await push(lists, 8)
-        assert await content(server) == [*range(1, 9)]
-        assert [line["event"] for line in log] == ["pushes wait on disk", "pushes reach the server again"]
+            await push_numbers(line, 1, 2)
+            assert library.waiting == 0
+            await asyncio.to_thread(server.stop)
+            await push_numbers(line, 3, 4)
+            assert await line.push_many(["5", "6"]) == (2 if kind == "list" else [0, 0])
+            assert library.waiting == 4
+            await asyncio.to_thread(server.start)
+            await push_numbers(line, 7)
+            await delivered(library)
+            await line.push_many(["8", "9"])
+        assert await bodies(kind, server) == numbered(*range(1, 10))
+    said = [each["event"] for each in log if each.get(kind) == "orders"]
+    assert said == ["pushes wait on disk", "pushes reach the server again"]
 
 
 async def test_what_waits_is_delivered_by_the_next_program_that_uses_the_outbox(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         await push(lists, 1)
         server.stop()
         await push(lists, 2, 3)
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         assert lists.waiting == 2
         await push(lists, 4)
     server.start()
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         assert lists.waiting == 3
         await delivered(lists)
         assert await content(server) == [1, 2, 3, 4], "nothing was pushed by this program"
         server.stop()
         await push(lists, 5)
         server.start()
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         await push(lists, 6)
     assert await content(server) == [1, 2, 3, 4, 5, 6], "the end of a program waits until all is sent"
 
@@ -115,7 +148,7 @@ async def test_others_have_the_loop_between_two_reads_of_what_waits_for_all_list
         await sleep(seconds)
         events.append("over")
 
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         server.stop()
         for name in ("orders", "bills"):
             await lists[name].push_many(list(map(str, range(100))))
@@ -131,35 +164,41 @@ async def test_others_have_the_loop_between_two_reads_of_what_waits_for_all_list
 async def test_a_program_that_never_reached_the_server_knows_no_numbers_and_loses_nothing(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         await push(lists, *range(5))
     server.stop()
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         await push(lists, 5, 6)
         server.start()
         await delivered(lists)
     assert await content(server) == [*range(7)]
 
 
-@pytest.mark.parametrize("nth", [0, 1, 2])
-@pytest.mark.parametrize("kind", QUICK, ids=lambda kind: kind.name.lower())
-@pytest.mark.parametrize("word", ["EVALSHA", "MULTI"])
+@pytest.mark.parametrize("fault", QUICK, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize(
+    ("kind", "word", "nth"),
+    [
+        *(("list", "EVALSHA", nth) for nth in range(3)),
+        *(("list", "MULTI", nth) for nth in range(3)),
+        *(("queue", "EVALSHA", nth) for nth in range(6)),
+    ],
+)
 async def test_a_push_that_breaks_at_any_byte_arrives_once(
-    server: EmbeddedServer, tmp_path: Path, word: str, kind: Kind, nth: int
+    server: EmbeddedServer, tmp_path: Path, kind: str, word: str, fault: Kind, nth: int
 ) -> None:
     """A MULTI is of a batch too large for a script, and of the first contact."""
-    large = "x" * 70_000
-    with CommandProxy(server.port, CommandFault(kind, word, nth)) as proxy:
-        async with lists_to(proxy.url, tmp_path) as lists:
-            await push(lists, 1, 2)
-            await lists["orders"].push_many(["3", large])
-            await push(lists, 4)
-            await lists["orders"].push_many(["5", large])
-            await delivered(lists)
+    async with line_to(kind, server.url, tmp_path / "other") as (library, line):  # so that the server knows the scripts
+        await push_numbers(line, 0)
+    large = b"x" * 70_000
+    with CommandProxy(server.port, CommandFault(fault, word, nth)) as proxy:
+        async with line_to(kind, proxy.url, tmp_path) as (library, line):
+            await push_numbers(line, 1, 2)
+            await line.push_many(["3", large])
+            await push_numbers(line, 4)
+            await line.push_many(["5", large])
+            await delivered(library)
     assert proxy.met
-    async with Redis.from_url(server.url) as redis:
-        found = (await redis.lrange("orders", 0, -1))[::-1]
-    assert found == [b"1", b"2", b"3", large.encode(), b"4", b"5", large.encode()]
+    assert await bodies(kind, server) == [*numbered(0, 1, 2, 3), large, *numbered(4, 5), large]
 
 
 async def test_what_broke_without_a_reply_is_known_after_the_program_has_ended(
@@ -168,14 +207,14 @@ async def test_what_broke_without_a_reply_is_known_after_the_program_has_ended(
     for kind in (Kind.CUT_BEFORE, Kind.TORN_COMMAND, Kind.CUT_BEFORE_REPLY, Kind.TORN_REPLY):
         with CommandProxy(server.port, CommandFault(kind, "EVALSHA", 2)) as proxy:
             directory = tmp_path / kind.name
-            async with Outbox(datadir=directory) as outbox, lists_to(proxy.url, outbox) as lists:
+            async with Outbox(datadir=directory) as outbox, Lists(proxy.url, outbox=outbox) as lists:
                 await push(lists, 1, 2)
                 server_is_away = asyncio.Event()
                 for way in lists._fallback._destinations.values():  # type: ignore[union-attr]
                     way._meet = server_is_away.wait  # type: ignore[method-assign]
                 await push(lists, 3, 4)
                 assert lists.waiting == 2
-            async with lists_to(proxy.url, directory) as lists:
+            async with Lists(proxy.url, outbox=directory) as lists:
                 await delivered(lists)
                 await push(lists, 5)
         async with Redis.from_url(server.url) as redis:
@@ -184,7 +223,7 @@ async def test_what_broke_without_a_reply_is_known_after_the_program_has_ended(
 
 
 async def test_a_server_that_has_lost_everything_gets_what_waits(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         await push(lists, 1, 2, 3)
         async with Redis.from_url(server.url) as redis:
             await redis.flushall()
@@ -204,10 +243,10 @@ async def test_a_server_that_has_lost_everything_gets_what_waits(server: Embedde
 
 async def test_a_copy_of_an_outbox_is_found_out_and_loses_nothing(server: EmbeddedServer, tmp_path: Path) -> None:
     """As of a virtual machine that was cloned."""
-    async with lists_to(server.url, tmp_path / "one") as lists:
+    async with Lists(server.url, outbox=tmp_path / "one") as lists:
         await push(lists, 0)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    async with lists_to(server.url, tmp_path / "one") as one, lists_to(server.url, tmp_path / "two") as two:
+    async with Lists(server.url, outbox=tmp_path / "one") as one, Lists(server.url, outbox=tmp_path / "two") as two:
         for number in range(1, 21):
             await push(two if number % 3 else one, number)
         await delivered(one)
@@ -217,7 +256,7 @@ async def test_a_copy_of_an_outbox_is_found_out_and_loses_nothing(server: Embedd
 
 async def test_lists_and_servers_do_not_mix(server: EmbeddedServer, tmp_path: Path) -> None:
     async with EmbeddedServer() as other, Outbox(datadir=tmp_path) as outbox:
-        async with lists_to(server.url, outbox) as one, lists_to(other.url, outbox) as two:
+        async with Lists(server.url, outbox=outbox) as one, Lists(other.url, outbox=outbox) as two:
             server.stop()
             await push(one, 1, 2)
             await push(one, 3, name="bills")
@@ -233,21 +272,21 @@ async def test_two_names_of_a_server_do_not_mix(server: EmbeddedServer, tmp_path
     """What waits for one name is not taken for what was pushed by the other meanwhile."""
     one, other = server.url, server.url.replace("127.0.0.1", "localhost")
     assert one != other
-    async with lists_to(one, tmp_path) as lists:
+    async with Lists(one, outbox=tmp_path) as lists:
         await push(lists, 1)
         server.stop()
         await push(lists, 2, 3)
     server.start()
-    async with lists_to(other, tmp_path) as lists:
+    async with Lists(other, outbox=tmp_path) as lists:
         await push(lists, 4, 5, 6)
         await delivered(lists)
-    async with lists_to(one, tmp_path) as lists:
+    async with Lists(one, outbox=tmp_path) as lists:
         await delivered(lists)
     assert sorted(await content(server))[-5:] == [2, 3, 4, 5, 6]
 
 
 async def test_a_full_disk_refuses_and_says_what_may_have_arrived(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with Outbox(datadir=tmp_path) as outbox, lists_to(server.url, outbox) as lists:
+    async with Outbox(datadir=tmp_path) as outbox, Lists(server.url, outbox=outbox) as lists:
         await push(lists, 1)
         db = outbox._commits._store.connection
         db.execute("PRAGMA max_page_count=1")
@@ -264,53 +303,48 @@ async def test_a_full_disk_refuses_and_says_what_may_have_arrived(server: Embedd
     assert await content(server) == [1, 2, 3, 4]
 
 
-async def test_what_is_too_large_and_waits_is_a_dead_letter_and_the_rest_goes_on(
-    server: EmbeddedServer, tmp_path: Path
+@pytest.mark.parametrize("reads_limit", [True, False])
+async def test_what_is_too_large_is_refused_or_a_dead_letter_and_the_rest_goes_on(
+    kind: str, server: EmbeddedServer, tmp_path: Path, *, reads_limit: bool
 ) -> None:
-    async with lists_to(server.url, tmp_path) as lists:
-        await push(lists, 1)
-        server.stop()
-        await push(lists, 2)
-        await lists["orders"].push_many(["3", LARGE, LARGE, "4"])
-        await push(lists, 5)
-    server.start()
-    async with Redis.from_url(server.url) as redis:
-        await redis.config_set("proto-max-bulk-len", LIMIT)
-        async with lists_to(server.url, tmp_path) as lists:
-            await delivered(lists)
-            await push(lists, 6)
-            assert await content(server) == [1, 2, 3, 4, 5, 6]
-        with opened(tmp_path) as store, store.transaction():
-            letters = [*listing.dead(store)]
-            assert [(each.keys, each.outgoing, each.size) for each in letters] == 2 * [(("orders",), True, len(LARGE))]
-            assert "proto-max-bulk-len" in letters[0].error
-            assert store.requeue(letters[0].number)
-        await redis.config_set("proto-max-bulk-len", 2 * LIMIT)
-        async with lists_to(server.url, tmp_path) as lists:
-            await push(lists, 7)
-            await delivered(lists)
-        assert (await redis.lrange("orders", 0, -1))[:3] == [b"7", LARGE, b"6"]
-
-
-async def test_a_user_who_may_not_read_the_limit_learns_it_from_the_server(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    async with Redis.from_url(server.url) as redis:
-        await redis.config_set("proto-max-bulk-len", LIMIT)
-        await redis.execute_command("ACL", "SETUSER", "least", "on", ">word", "~*", "&*", "+@all", "-config")
-    async with lists_to(server.url.replace("//", "//least:word@"), tmp_path) as lists:
-        await push(lists, 1)
+    url = server.url if reads_limit else server.url.replace("//", "//least:word@")
+    await _limit(server)
+    async with line_to(kind, url, tmp_path) as (library, line):
+        await push_numbers(line, 1)
         with pytest.raises(WrongCall, match="proto-max-bulk-len"):
-            await lists["orders"].push(LARGE)
-        await lists["orders"].push_many(["2", b"3" * LIMIT])
-        await push(lists, 4)
-        assert lists.waiting == 0
+            await line.push(LARGE)
+        await line.push_many(["2", b"3" * LIMIT])
+        assert library.waiting == 0
+        await asyncio.to_thread(server.stop)
+        await push_numbers(line, 4)
+        await line.push_many(["5", LARGE, LARGE, "6"])
+    await asyncio.to_thread(server.start)
+    await _limit(server)
+    async with line_to(kind, url, tmp_path) as (library, line):
+        await delivered(library)
+        await push_numbers(line, 7)
+    arrived = [b"1", b"2", b"3" * LIMIT, *numbered(4, 5, 6, 7)]
+    assert await bodies(kind, server) == arrived
+    with opened(tmp_path) as store, store.transaction():
+        letters = [*listing.dead(store)]
+        assert [(each.keys, each.outgoing, each.size) for each in letters] == 2 * [(("orders",), True, len(LARGE))]
+        assert "proto-max-bulk-len" in letters[0].error
+        assert store.requeue(letters[0].number)
+    await _limit(server, 2 * LIMIT)
+    async with line_to(kind, url, tmp_path) as (library, line):
+        await delivered(library)
+    assert await bodies(kind, server) == [*arrived, LARGE]
+
+
+async def _limit(server: EmbeddedServer, size: int = LIMIT) -> None:
+    """Let messages have this limit, which the user ``least`` may not read."""
     async with Redis.from_url(server.url) as redis:
-        assert await redis.lrange("orders", 0, -1) == [b"4", b"3" * LIMIT, b"2", b"1"]
+        await redis.config_set("proto-max-bulk-len", size)
+        await redis.execute_command("ACL", "SETUSER", "least", "on", ">word", "~*", "&*", "+@all", "-config")
 
 
 async def test_pushes_that_are_cancelled_confuse_nobody(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         await push(lists, 1)
         server.stop()
         await push(lists, 2)
@@ -331,7 +365,7 @@ async def test_pushes_that_are_cancelled_confuse_nobody(server: EmbeddedServer, 
 
 
 async def test_a_bug_hangs_nobody(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with lists_to(server.url, tmp_path) as lists:
+    async with Lists(server.url, outbox=tmp_path) as lists:
         await push(lists, 1)
         (way,) = lists._fallback._destinations.values()  # type: ignore[union-attr]
         way._send = None  # type: ignore[method-assign]
@@ -340,33 +374,61 @@ async def test_a_bug_hangs_nobody(server: EmbeddedServer, tmp_path: Path) -> Non
                 await push(lists, number)
 
 
-async def test_a_key_of_another_type_is_waited_for(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with lists_to(server.url, tmp_path) as lists, Redis.from_url(server.url) as redis:
-        await redis.set("orders", "x")
+@pytest.mark.parametrize("way", ["full", "wrong type", "read-only"])
+async def test_a_server_that_takes_nothing_for_a_while_is_waited_for(
+    kind: str, server: EmbeddedServer, tmp_path: Path, way: str
+) -> None:
+    async with line_to(kind, server.url, tmp_path) as (library, line), Redis.from_url(server.url) as redis:
+        await push_numbers(line, 1)
+        if way == "full":
+            await redis.config_set("maxmemory", 1)
+        elif way == "wrong type":
+            await redis.rename(KEYS[kind], "aside")
+            await redis.set(KEYS[kind], "x")
+        else:
+            await redis.execute_command("REPLICAOF", "127.0.0.1", "1")
         with capture_logs() as log:
-            await push(lists, 1)
-        assert "orders" in log[0]["reason"]
-        await redis.delete("orders")
-        await push(lists, 2)
-        await delivered(lists)
-    assert await content(server) == [1, 2]
+            await push_numbers(line, 2, 3)
+        (waiting,) = [each for each in log if each["event"] == "pushes wait on disk"]
+        assert way != "wrong type" or KEYS[kind] in waiting["reason"]
+        assert library.waiting == 2
+        if way == "full":
+            await redis.config_set("maxmemory", 0)
+        elif way == "wrong type":
+            await redis.rename("aside", KEYS[kind])
+        else:
+            await redis.execute_command("REPLICAOF", "NO", "ONE")
+        await delivered(library)
+        await push_numbers(line, 4)
+    assert await bodies(kind, server) == numbered(1, 2, 3, 4)
 
 
-async def test_without_async_it_is_a_directory(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_without_async_it_is_a_directory(kind: str, server: EmbeddedServer, tmp_path: Path) -> None:
+    opened = sync.Lists if kind == "list" else sync.Bus
+
+    def line_of(library: Any) -> Any:
+        if kind == "list":
+            return library["orders"]
+        queue = library.queue("orders")
+        queue.attach(ttl=300)
+        return queue
+
     def work() -> None:
-        with sync.Lists(server.url, outbox=tmp_path) as lists:
-            lists["orders"].push("1")
+        with opened(server.url, outbox=tmp_path) as library:
+            line = line_of(library)
+            line.push("1")
             server.stop()
-            lists["orders"].push("2")
+            line.push("2")
+            assert library.waiting == 1
             server.start()
-            lists["orders"].push("3")
-        with sync.Lists(server.url, outbox=tmp_path) as lists:
-            lists["orders"].push("4")
+            line.push_many(["3"])
+        with opened(server.url, outbox=tmp_path) as library:
+            line_of(library).push("4")
 
     await asyncio.to_thread(work)
-    async with lists_to(server.url, tmp_path) as lists:
-        await delivered(lists)
-    assert await content(server) == [1, 2, 3, 4]
+    async with line_to(kind, server.url, tmp_path) as (async_library, _):
+        await delivered(async_library)
+    assert await bodies(kind, server) == numbered(1, 2, 3, 4)
 
 
 async def test_several_who_push_at_once_over_a_link_that_breaks_all_the_time_lose_and_double_nothing(
@@ -381,7 +443,7 @@ async def test_several_who_push_at_once_over_a_link_that_breaks_all_the_time_los
             await asyncio.sleep(rng.random() * 0.002)
 
     with FaultyProxy(server.port) as proxy:
-        async with lists_to(proxy.url, tmp_path) as lists:
+        async with Lists(proxy.url, outbox=tmp_path) as lists:
             producers = asyncio.gather(*(produce(lists, who) for who in range(5)))
             while not producers.done():
                 await asyncio.sleep(rng.random() * 0.03)

@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.base.errors import Unavailable, WrongCall
+from penstock.outbox import Outbox
 from penstock.sync import Lists, Portal
 from tests.support.harness import PATIENCE, until
 
@@ -160,6 +162,11 @@ def test_a_loop_that_is_never_ended_does_no_harm(here: Any, redis_url: str) -> N
     loop.close()  # type: ignore[attr-defined]
 
 
+def test_an_outbox_of_another_event_loop_is_refused(redis_url: str, tmp_path: Path) -> None:
+    with pytest.raises(WrongCall, match="expected a data directory"):
+        Lists(redis_url, outbox=Outbox(datadir=tmp_path))  # type: ignore[arg-type]
+
+
 def test_errors_come_through(lists: Lists) -> None:
     with pytest.raises(WrongCall, match="bytes or text"):
         lists["orders"].push(7)  # type: ignore[arg-type]
@@ -209,6 +216,7 @@ def test_stop_signals_need_the_main_thread(redis_url: str) -> None:
 def test_an_interpreter_ends_with_a_loop_half_done_and_forks_inside_handlers(redis_url: str) -> None:
     program = """
 import os, sys
+from penstock.outbox import Outbox
 from penstock.sync import Lists, Portal
 lists = Lists(sys.argv[1], lease=2)
 lists.__enter__()
@@ -229,6 +237,7 @@ print("end")
 FORKS = """
 import os, signal, sys
 from penstock.base.errors import WrongCall
+from penstock.outbox import Outbox
 from penstock.sync import Bus, Jobs, Lists
 url = sys.argv[1]
 
