@@ -65,6 +65,9 @@ async def _discover(
     then: str | None,
     as_json: bool,
 ) -> int:
+    from penstock.base.log import Log
+    from penstock.core.connection import connect
+    from penstock.core.link import Outage, again
     from penstock.inspect.discovery import discovered, watch
 
     former = _read(output)
@@ -87,9 +90,14 @@ async def _discover(
             complain(f"{then}: status {status}", 1)
 
     async with connected(url) as redis:
+
+        async def follow() -> None:
+            async with connect(url, name="penstock-cli") as listener:
+                async for found in watch(redis, listener, namespace):
+                    show(found)
+
         if watches:
-            async for found in watch(redis, namespace):
-                show(found)
+            await again(follow, Outage(Log("penstock.discover")))
         found = await discovered(redis, namespace)
         show(found)
     return int(not any(each.ready for each in found))
@@ -122,9 +130,15 @@ def _print(namespace: str, found: "Sequence[Found]", as_json: bool) -> None:
 
 
 def _written(namespace: str, found: "Sequence[Found]", format: Format) -> str:
-    """Return the addresses of ``found`` for another program."""
+    """Return the addresses of ``found`` for another program; what is no address could be more than one word to it."""
+    from penstock.inspect.discovery import ADDRESS
+
     name = re.sub(r"\W", "_", namespace)
-    addresses = [(each.id, each.address) for each in found if each.address]
+    addresses = [
+        (each.id, each.address)
+        for each in found
+        if each.address and re.fullmatch(ADDRESS, each.address) and re.fullmatch(r"[\w-]+", each.id)
+    ]
     if format is Format.ENV:
         return f"{name.upper()}_ADDRESSES={','.join(address for _, address in addresses)}\n"
     hosts = [(id, urlsplit(address).netloc or address if "//" in address else address) for id, address in addresses]

@@ -77,7 +77,7 @@ KINDS: Final[Mapping[Any, Kind]] = {
 
 
 class Facts(NamedTuple):
-    """What a signature does not tell of a method."""
+    """Facts of a method that its signature does not show."""
 
     wire: str
     """Its name on the wire."""

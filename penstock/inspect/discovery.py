@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two looks for instances that have gone without a word."""
+ADDRESS: Final = r"[A-Za-z0-9._~:/@%?=&+\[\]-]+"
+"""What an address may be: files of configuration and shells take it as one word."""
 PROGRAM: Final = "sregister"
 """The service whose instances say whether they are ready; one that has not said it yet is not."""
 
@@ -44,13 +46,13 @@ async def discovered(redis: "Redis", namespace: str) -> list[Found]:
             wire.hgetall(keys.instance(id))
         said: list[Any] = await wire.execute() if ids else []
     found = [_found(id, decoded_fields(fields)) for id, fields in zip(ids, said, strict=True) if fields]
-    return sorted(found, key=lambda each: (each.started, int(each.id) if each.id.isdigit() else 0, each.id))
+    return sorted(found, key=lambda each: (each.started, len(each.id), each.id))
 
 
-async def watch(redis: "Redis", namespace: str) -> AsyncIterator[list[Found]]:
-    """Yield the live instances now, and again at each change."""
+async def watch(redis: "Redis", listener: "Redis", namespace: str) -> AsyncIterator[list[Found]]:
+    """Yield the live instances now, and again at each change, of which ``listener`` hears on its own connection."""
     last: list[Found] | None = None
-    async with redis.pubsub() as news:
+    async with listener.pubsub() as news:
         await news.subscribe(Keys(namespace).ready)
         while True:
             found = await discovered(redis, namespace)

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from services.sregister.settings import Settings
 
 WEB: Final = ("http://", "https://")
 LAST: Final = 200
-"""Characters of the output of a command that are told."""
+"""Maximum number of characters of a command's output in a reason."""
+_DIRECT: Final = build_opener(ProxyHandler({}))
+"""The program is here: no proxy lies between."""
 
 
 class Health:
@@ -44,7 +46,7 @@ class Health:
 
 def _asked(url: str, seconds: float) -> str:
     try:
-        with urlopen(Request(url, headers={"User-Agent": "sregister"}), timeout=seconds):  # of the settings
+        with _DIRECT.open(Request(url, headers={"User-Agent": "sregister"}), timeout=seconds):  # of the settings
             return ""
     except HTTPError as error:
         return f"{url}: status {error.code}"

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -36,8 +36,8 @@ class Program:
         environ = _environment(settings)
         self.settings = settings
         self.health = Health(settings, environ)
-        self.status: int | None = None
-        """The exit status once it has ended by itself."""
+        self.status = 0
+        """The exit status once it has ended by itself, as a shell says it."""
         self.ended = asyncio.Event()
         self._child = Child("program", settings.command, environ, _write)
         self._watching: asyncio.Task[None] | None = None
@@ -47,15 +47,20 @@ class Program:
         """Return its process id; 0 unless it runs."""
         return self._child.pid or 0
 
-    async def start(self) -> None:
-        """Start it the first time. Raise ``OSError`` if not even a shell can be started."""
+    async def start(self, finish: Callable[[], None]) -> None:
+        """Start it the first time; call ``finish`` once it has ended by itself, though the server may be away then.
+
+        Raise ``OSError`` if not even a shell can be started.
+        """
         if self._watching is None:
             await self._child.start()
-            self._watching = begin(self._watch())
+            self._watching = begin(self._watch(finish))
 
-    async def _watch(self) -> None:
-        self.status = await self._child.wait()
+    async def _watch(self, finish: Callable[[], None]) -> None:
+        status = await self._child.wait()
+        self.status = SIGNALLED - status if status < 0 else status
         self.ended.set()
+        finish()
 
     async def stop(self) -> None:
         """Wait until others have noticed that it is not registered any more; then stop it."""
@@ -71,10 +76,12 @@ class Program:
 class Registrar:
     """Runs of the service."""
 
-    def __init__(self) -> None:
-        self.status = 0
-        """That of the program, if it has ended by itself."""
-        self._program: Program
+    _program: Program
+
+    @property
+    def status(self) -> int:
+        """Return that of the program, if it has ended by itself; else 0."""
+        return self._program.status
 
     @asynccontextmanager
     async def lifespan(self, settings: Settings) -> AsyncIterator[None]:
@@ -88,7 +95,7 @@ class Registrar:
     async def run(self, context: Context[Settings]) -> None:
         """Run the program, and note whether it is ready, until the run or the program ends."""
         program = self._program
-        await program.start()
+        await program.start(context.finish)
         noted, noted_at, clock = None, 0.0, asyncio.get_running_loop().time
         while context.running and not program.ended.is_set():
             await program.health.check()
@@ -125,18 +132,15 @@ class Registrar:
             context.log.info("ready", address=self._program.settings.address)
 
     async def _end(self, context: Context[Settings], program: Program) -> None:
-        """End the service with the status of its program."""
-        status = program.status or 0
-        self.status = SIGNALLED - status if status < 0 else status
-        context.log.log(30 if self.status else 20, "program ended", status=self.status)
+        """Tell and count that the program has ended by itself."""
+        say = context.log.warning if program.status else context.log.info
+        say("program ended", status=program.status)
         try:
             async with AtomicWrites(context.redis) as writes:
                 writes.hincrby(context.required_keys.metric("ready"), "ended", 1)
                 await writes.execute()
         except RedisError as error:
             context.log.warning("end not counted", reason=describe(error))
-        finally:
-            context.finish()
 
 
 def _environment(settings: Settings) -> Mapping[str, str]:

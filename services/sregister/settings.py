@@ -12,9 +12,11 @@ from common.settings.validation import Rule
 from penstock.base.keys import Keys
 from penstock.base.shape import Shape
 from penstock.core.acl import Rights
+from penstock.inspect.discovery import ADDRESS
 
 LUA: Final = Path(__file__).parent / "lua"
 Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
+Address = Annotated[str, StringConstraints(strict=True, pattern=f"^{ADDRESS}$")]
 
 
 def the_registration_is_on_redis(service_redis: str | None) -> str | None:
@@ -53,7 +55,7 @@ class Settings(ServiceSettings):
     command: Text = setting(
         "command", "What a shell runs; it gets SIGTERM at a stop, and has to stay in the foreground."
     )
-    address: Text | None = setting(
+    address: Address | None = setting(
         "URL or host:port", "Where others reach the program; it finds it in the variable PENSTOCK_ADDRESS.", None
     )
     health: Text | None = setting(

@@ -16,7 +16,7 @@ from penstock.inspect.discovery import Found, discovered, watch
 from penstock.testing.server import EmbeddedServer
 from services.sregister.health import Health
 from services.sregister.settings import Settings
-from tests.support.commandline import penstock
+from tests.support.commandline import penstock, running
 from tests.support.harness import PATIENCE, Service, eventually
 
 NS: Final = "orders:api"
@@ -105,6 +105,18 @@ async def test_what_runs_goes_on_while_the_server_is_away_and_is_registered_anew
             assert [each.address for each in await discovered(redis, NS)] == ["a:1"]
 
 
+async def test_it_ends_with_its_program_though_the_server_is_away(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    command = f"while ! test -e {go}; do sleep 0.05; done; exit 7"
+    with EmbeddedServer() as server, program(server.url, tmp_path / "log", command) as service:
+        async with Redis.from_url(server.url) as redis:
+            await eventually(lambda: is_ready(redis))
+        await asyncio.to_thread(server.kill)
+        await eventually(lambda: "waiting" in service.log_text())
+        go.touch()
+        assert await asyncio.to_thread(service.wait) == 7
+
+
 async def test_a_killed_sregister_takes_its_program_with_it(redis: "Redis", redis_url: str, tmp_path: Path) -> None:
     with program(redis_url, tmp_path / "log") as service:
         await eventually(lambda: is_ready(redis))
@@ -133,7 +145,7 @@ async def test_who_watches_hears_of_each_change(redis: "Redis") -> None:
         async with asyncio.timeout(PATIENCE):
             return [(each.id, each.ready) for each in await anext(found)]
 
-    async with aclosing(watch(redis, NS)) as found:  # type: ignore[type-var]  # a generator
+    async with aclosing(watch(redis, redis, NS)) as found:  # type: ignore[type-var]  # a generator
         assert await next_one(found) == []
         await redis.hset(f"{NS}:1", mapping={"host": "a", "started": 1, "ready": "0", "unready": "sick"})
         await redis.lpush(f"{NS}:ids", 1)
@@ -143,6 +155,20 @@ async def test_who_watches_hears_of_each_change(redis: "Redis") -> None:
         assert await next_one(found) == [("1", True)]
         await redis.delete(f"{NS}:1")
         assert await next_one(found) == []
+
+
+async def test_who_watches_goes_on_after_its_server_was_away(tmp_path: Path) -> None:
+    file = tmp_path / "up.env"
+    with EmbeddedServer() as server:
+        words = ("discover", NS, "--watch", "--format", "env", "--output", str(file))
+        async with running(*words, redis=server.url) as process:
+            await eventually(file.exists)
+            await asyncio.to_thread(server.restart)
+            async with Redis.from_url(server.url) as redis:
+                await redis.hset(f"{NS}:1", mapping={"host": "a", "started": 1, "ready": 1, "address": "a:1"})
+                await redis.lpush(f"{NS}:ids", 1)
+            await eventually(lambda: file.read_text() == "ORDERS_API_ADDRESSES=a:1\n")
+            assert process.returncode is None
 
 
 def found(id: str, address: str | None) -> Found:
@@ -161,7 +187,13 @@ def found(id: str, address: str | None) -> Found:
     ],
 )
 def test_addresses_are_written_for_other_programs(format: Format, expected: str) -> None:
-    ready = [found("1", "http://10.0.0.1:80/x"), found("2", "[::1]:81"), found("3", None)]
+    evil = [
+        found("4", "a:1; } server { listen 80"),
+        found("5", "a:1\nX=1"),
+        found("6; }", "a:1"),
+        found("7", "a:1,b:2"),
+    ]
+    ready = [found("1", "http://10.0.0.1:80/x"), found("2", "[::1]:81"), found("3", None), *evil]
     assert _written(NS, ready, format) == expected
 
 
